@@ -170,6 +170,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         ownership = ClusterOwnership(
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
+        ownership.reports.tell_lag(watchdog.lag_s_max)
         services = Services(
             settings,
             store,

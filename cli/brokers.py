@@ -1,9 +1,10 @@
-"""`quire brokers`: who is there, who owns what and why; and a bundle moved by hand."""
+"""`quire brokers`: who is there, who owns what and why; and a bundle moved, or split, by hand."""
 
 from __future__ import annotations
 
 import json
 import time
+from urllib.parse import quote
 
 import click
 
@@ -18,7 +19,7 @@ OPENAPI = "/quire/v1/openapi.json"
 
 @click.group("brokers", cls=Noun)
 def command() -> None:
-    """Who is there, who owns what and why; move a bundle.
+    """Who is there, who owns what and why; move or split a bundle.
 
     A bundle is a part of a namespace, TENANT/NAMESPACE/LOW_HIGH by the hashes of its topics' names; one broker owns it.
 
@@ -27,6 +28,7 @@ def command() -> None:
       quire brokers list
       quire brokers show
       quire brokers unload public/default/00000000_10000000
+      quire brokers split public/default/00000000_10000000
     """
 
 
@@ -82,10 +84,25 @@ def unload(admin: Admin, bundle: str) -> Answer:
     Example:
       quire brokers unload public/default/00000000_10000000
     """
-    if bundle.count("/") != 2:
-        raise ConfigurationError(f"{bundle!r} is no bundle; `quire brokers show` lists them")
-    admin.put(f"{BROKERS}/bundles/{bundle}/unload")
+    admin.put(f"{BROKERS}/bundles/{_bundle(bundle)}/unload")
     return done(f"bundle {bundle}, unloaded", bundle=bundle, unloaded=True)
+
+
+@command.verb("split")
+@click.argument("bundle")
+@click.option("--at", default="", metavar="HASH", help="Where the second one begins, eight hex digits.")
+def split(admin: Admin, bundle: str, at: str) -> Answer:
+    """Make two bundles of BUNDLE, on the same broker; its topics go on meanwhile.
+
+    Brokers do so by themselves with a bundle that is too much load to be moved. Without --at each has about half of the
+    topics that are loaded.
+
+    \b
+    Example:
+      quire brokers split public/default/00000000_10000000
+    """
+    low, high = admin.put(f"{BROKERS}/bundles/{_bundle(bundle)}/split?at={quote(at)}")
+    return done(f"bundle {bundle} is {low} and {high}", bundle=bundle, bundles=[low, high])
 
 
 @command.verb("openapi")
@@ -98,6 +115,12 @@ def openapi(admin: Admin) -> Answer:
     """
     document = admin.get(OPENAPI)
     return Answer(document, json.dumps(document, indent=1))
+
+
+def _bundle(text: str) -> str:
+    if text.count("/") != 2:
+        raise ConfigurationError(f"{text!r} is no bundle; `quire brokers show` lists them")
+    return text
 
 
 def _since(wall_ms: int) -> str:

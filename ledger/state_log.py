@@ -20,6 +20,11 @@ recovers (fences) the last ledger and then changes the list; so of two owners on
 dead from then on: `on_failed` tells it, and every `done` that is not answered hears the error. The outcome of those
 records is unknown; whoever opens the log again finds out.
 
+A log becomes two, as its bundle does, without a pause (`divide`): it goes on at another path, in the ledger that it
+has, and a part of its state goes into a log of its own, as if that rolled. One transaction lists both, and marks the
+node that there was. Until then nobody hears that anything in the part's ledger is durable, so a crash before leaves the
+log as it was, and one after it two.
+
 Records of one turn of the loop travel in one block; while the ledger has enough blocks in flight they gather.
 """
 
@@ -28,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from sys import maxsize
 from typing import Final
@@ -37,9 +42,11 @@ from quire.ledger.ledgers import Above, Ledgers
 from quire.ledger.owned_node import OwnedNode
 from quire.ledger.state_segment import Done, Segment, Waiting
 from quire.metadata.records import StateLogRecord, decode, encode
+from quire.metadata.store import Create, MetadataStore, Step
 from quire.runtime.errors import (
     CorruptionError,
     Fenced,
+    InUse,
     LimitExceeded,
     NotFound,
     OutcomeUnknown,
@@ -107,15 +114,7 @@ class StateLog:
         self._drop_again_s = 0.0
         """When the deletion of former ledgers is tried again, by the monotonic clock."""
         self._ids: tuple[int, ...] = ()
-        self._node = OwnedNode(
-            ledgers.store,
-            path,
-            f"the state log {path}",
-            -1,
-            then="open it again",
-            attempts_max=_ATTEMPTS_MAX,
-            retry_s=_RETRY_S,
-        )
+        self._node = _node_at(self._ledgers.store, path)
         self._segment: Segment | None = None
         self._handover: _Handover | None = None
         self._waiting: deque[Waiting] = deque()
@@ -153,6 +152,11 @@ class StateLog:
             log._end(error if isinstance(error, QuireError) else OutcomeUnknown(f"opening failed: {error!r}"))
             raise
         return log
+
+    @classmethod
+    def of_part(cls, whole: StateLog, path: str, owner: StateLogOwner, *, purpose: str) -> StateLog:
+        """A log for a part of the state of `whole`, which is to `divide`. Nothing may be appended before it does."""
+        return cls(whole._ledgers, path, owner, purpose=purpose, roll_bytes=whole._roll_bytes)
 
     @property
     def error(self) -> QuireError | None:
@@ -205,7 +209,10 @@ class StateLog:
             node = await self._ledgers.store.get(self._node.path)
         except NotFound:
             return
-        self._ids = decode(StateLogRecord, node.value, self._node.path).ledgers
+        record = decode(StateLogRecord, node.value, self._node.path)
+        if record.split_into is not None:
+            raise Unavailable(f"the state log {self._node.path} was split: look up again where its state is")
+        self._ids = record.ledgers
         self._node.version = node.version
 
     async def _why_gone(self, error: NotFound) -> QuireError:
@@ -393,6 +400,68 @@ class StateLog:
         """Make `ids` the list, by version. Raises `Fenced` when somebody else changed it, `OutcomeUnknown`."""
         await self._node.put(encode(StateLogRecord(ledgers=ids)))
         self._ids = ids
+
+    # -- dividing --------------------------------------------------------------------------------------
+    async def divide(
+        self, path: str, purpose: str, part: StateLog, steps: Callable[[], Awaitable[Sequence[Step]]]
+    ) -> None:
+        """Go on at `path`, and let `part` have the rest of the state, in one transaction with `steps`.
+
+        The snapshot of `part` takes its state away from this log's owner. Raises `InUse` while the log rolls; after an
+        error since that snapshot both logs are dead, and whoever opens the log finds out whether it was divided.
+        """
+        if self._rolling is not None or self._error is not None:
+            raise InUse(f"the state log {self._node.path} begins another ledger now; try again")
+        work = self._divide(path, purpose, part, steps)
+        self._rolling = dividing = self._tasks.start(work, f"divide {self._node.path}")
+        try:
+            await asyncio.shield(dividing)
+        except BaseException as error:
+            if part._segment is not None:  # it has its state
+                known = error if isinstance(error, QuireError) else OutcomeUnknown(f"it failed: {error!r}")
+                self.fail(known)
+                part.fail(known)
+            raise
+        finally:
+            self._rolling = None
+        self._begin(self._roll)  # into a ledger that says whose it is, without the state that went
+
+    async def _divide(
+        self, path: str, purpose: str, part: StateLog, steps: Callable[[], Awaitable[Sequence[Step]]]
+    ) -> None:
+        new = Segment(part, self._ledgers.clock)
+        if self._owner.prepare is not None:
+            await self._owner.prepare()
+        new.writer = await self._ledgers.create(part._purpose, new, ledger_id=Above(max(self._ids)))
+        if self._error is not None:
+            new.abandon()
+            raise self._error
+        handover = part._switch_to(new)
+        await new.drained()
+        part._ids = (new.writer.ledger_id,)
+        both = ((path, self._ids), (part._node.path, part._ids))
+        made = [Create(where, encode(StateLogRecord(ledgers=ids))) for where, ids in both]
+        mark = StateLogRecord(ledgers=self._ids, split_into=(path, part._node.path))
+        await self._node.put(encode(mark), [*made, *await steps()])
+        self._node = _node_at(self._ledgers.store, path)
+        self._node.version = part._node.version = 0
+        self._purpose = purpose
+        part._handover = None
+        for done in handover.held:
+            done(None)
+
+
+def _node_at(store: MetadataStore, path: str) -> OwnedNode:
+    """Yet to be made."""
+    return OwnedNode(
+        store,
+        path,
+        f"the state log {path}",
+        -1,
+        then="open it again",
+        attempts_max=_ATTEMPTS_MAX,
+        retry_s=_RETRY_S,
+    )
 
 
 class _Replay:

@@ -194,6 +194,8 @@ class StateLogRecord(Record, frozen=True):
     """The ledgers of a bundle's state log, oldest first; the first begins with a snapshot."""
 
     ledgers: tuple[int, ...] = ()
+    split_into: tuple[str, str] | None = None
+    """The paths at which the log goes on, as two: nobody opens it here any more."""
 
 
 class TenantRecord(Record, frozen=True):
@@ -507,6 +509,8 @@ class LoadRecord(Record, frozen=True):
     """What a broker says of its bundles, by their names; written when it changed enough to matter."""
 
     bundles: dict[str, BundleReport] = {}
+    lag_ms: int = 0
+    """By how much its event loop was late at most, in the last minute."""
 
 
 R = TypeVar("R", bound=Record)

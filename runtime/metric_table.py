@@ -127,6 +127,7 @@ METRICS: Final = (
         "Bundles whose state log cannot be read: their topics are not served.",
     ),
     Metric("quire_serving_bundles_moved_total", C, BROKER, "Bundles that this broker gave away for balance."),
+    Metric("quire_serving_bundles_split_total", C, BROKER, "Bundles that this broker split for balance."),
     Metric(
         "quire_serving_sessions_lost_total", C, BROKER, "Registrations of this broker that ended unasked."
     ),

@@ -82,7 +82,6 @@ ACTIONS: Final = (
     ("POST", f"{TOPIC}/subscription/{{subscription}}/analyzeBacklog", "stats tell the backlog"),
     ("GET", f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", "nothing is replicated"),
     ("POST", f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", "nothing is replicated"),
-    ("PUT", f"{NAMESPACE}/{{bundle}}/split", "bundles do not split"),
     ("DELETE", f"{NAMESPACE}/{{bundle:{BUNDLE}}}", "delete topics one by one"),
     ("POST", f"{NAMESPACE}/{{bundle:{BUNDLE}}}/clearBacklog", "clear the namespace's, or a topic's"),
     (

@@ -1,12 +1,13 @@
 """`/admin/v2/clusters`, `/admin/v2/brokers`, `/quire/v1/brokers`: who is there, who owns what, since when and why.
 
-A bundle can be given away by hand. `take` is what one broker asks of another, to which it gives a bundle: to own it,
-and to load the topics that are named. Other clusters are not known, and this one has no parts that are kept apart.
-Settings are given at the start; none changes while a broker runs.
+A bundle can be given away, or split, by hand. `take` is what one broker asks of another, to which it gives a bundle: to
+own it, and to load the topics that are named. Other clusters are not known, and this one has no parts that are kept
+apart. Settings are given at the start; none changes while a broker runs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, Final, NoReturn
@@ -18,7 +19,7 @@ from quire import __version__
 from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
 from quire.security.authorization import Action
 from quire.serving.admin.requests import Absent, fields_of
-from quire.serving.admin.route import Route, Text, body, path
+from quire.serving.admin.route import Route, Text, body, path, query
 from quire.serving.broker import Broker
 
 CLUSTERS: Final = "/admin/v2/clusters"
@@ -147,11 +148,16 @@ def _bundles(broker: Broker) -> Sequence[Route]:
     async def unload(bundle: str) -> None:
         await broker.ownership.release(bundle, "an operator asked for it")
 
+    async def split(bundle: str, at: str) -> list[str]:
+        return list(await broker.bundles.split(bundle, at))
+
     bundle = path("tenant", "namespace", "bundle", parse=lambda *names: "/".join(names))
+    at = query("at", _edge, "")
     return (
         Route("GET", OWNERS, broker.ownership.brokers, may=Action.SUPERUSER),
         Route("GET", f"{OWNERS}/bundles", broker.ownership.bundles, may=Action.SUPERUSER),
         Route("PUT", f"{BUNDLE}/unload", unload, bundle, may=Action.SUPERUSER),
+        Route("PUT", f"{BUNDLE}/split", split, bundle, at, may=Action.SUPERUSER),
         Route(
             "PUT",
             f"{BUNDLE}/take",
@@ -161,6 +167,12 @@ def _bundles(broker: Broker) -> Sequence[Route]:
             may=Action.SUPERUSER,
         ),
     )
+
+
+def _edge(text: str) -> str:
+    if text and not re.fullmatch(r"(0x)?[0-9a-f]{8}", text):
+        raise ConfigurationError(f"a bundle begins at eight hex digits, not at {text[:40]!r}")
+    return text.removeprefix("0x")
 
 
 class NamedTopics(Struct):

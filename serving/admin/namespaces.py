@@ -45,6 +45,10 @@ Made = tuple[Policies, tuple[str, ...] | None]
 
 
 def routes(broker: Broker) -> Sequence[Route]:
+    return (*_namespaces(broker), *_bundles(broker))
+
+
+def _namespaces(broker: Broker) -> Sequence[Route]:
     namespaces, subscriptions = broker.namespaces, broker.admin.subscriptions
     cluster = broker.services.settings.cluster
 
@@ -62,13 +66,6 @@ def routes(broker: Broker) -> Sequence[Route]:
         found = [await broker.fan_out.topics(tenant, namespace, domain) for domain in domains]
         return sorted(name for names in found for name in names)
 
-    async def unload_one(tenant: str, namespace: str, bundle: str) -> None:
-        edges = (await namespaces.get(tenant, namespace)).boundaries
-        wanted = bundle.replace("0x", "")
-        if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
-            raise NotFound(f"namespace {tenant}/{namespace} has no bundle {bundle}")
-        await broker.bundles.unload(f"{tenant}/{namespace}/{wanted}")
-
     clear_all = partial(subscriptions.clear_backlog, name=None)
     policies = body(lambda value: namespace_of(value, cluster), dict[str, Any] | None)
     mode = query("mode", _domains, "PERSISTENT", kind=Literal[tuple(MODES)])
@@ -79,6 +76,41 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies, REQUEST, may=Action.ADMINISTER),
         Route("DELETE", NAMESPACE, namespaces.delete, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route("GET", f"{NAMESPACE}/topics", topics, *OF_NAMESPACE, mode, may=Action.LIST_TOPICS),
+        Route("POST", f"{NAMESPACE}/clearBacklog", clear_all, *OF_NAMESPACE, may=Action.ADMINISTER),
+        Route(
+            "POST",
+            f"{NAMESPACE}/clearBacklog/{{subscription}}",
+            subscriptions.clear_backlog,
+            *of_one,
+            may=Action.ADMINISTER,
+        ),
+        Route(
+            "POST",
+            f"{NAMESPACE}/unsubscribe/{{subscription}}",
+            subscriptions.delete_everywhere,
+            *of_one,
+            may=Action.ADMINISTER,
+        ),
+    )
+
+
+def _bundles(broker: Broker) -> Sequence[Route]:
+    namespaces = broker.namespaces
+
+    async def bundle_of(tenant: str, namespace: str, bundle: str) -> str:
+        edges = (await namespaces.get(tenant, namespace)).boundaries
+        wanted = bundle.replace("0x", "")
+        if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
+            raise NotFound(f"namespace {tenant}/{namespace} has no bundle {bundle}")
+        return f"{tenant}/{namespace}/{wanted}"
+
+    async def unload_one(tenant: str, namespace: str, bundle: str) -> None:
+        await broker.bundles.unload(await bundle_of(tenant, namespace, bundle))
+
+    async def split_one(tenant: str, namespace: str, bundle: str) -> None:
+        await broker.bundles.split(await bundle_of(tenant, namespace, bundle))
+
+    return (
         Route(
             "GET",
             f"{NAMESPACE}/bundles",
@@ -98,20 +130,13 @@ def routes(broker: Broker) -> Sequence[Route]:
             path("bundle"),
             may=Action.SUPERUSER,
         ),
-        Route("POST", f"{NAMESPACE}/clearBacklog", clear_all, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route(
-            "POST",
-            f"{NAMESPACE}/clearBacklog/{{subscription}}",
-            subscriptions.clear_backlog,
-            *of_one,
-            may=Action.ADMINISTER,
-        ),
-        Route(
-            "POST",
-            f"{NAMESPACE}/unsubscribe/{{subscription}}",
-            subscriptions.delete_everywhere,
-            *of_one,
-            may=Action.ADMINISTER,
+            "PUT",
+            f"{NAMESPACE}/{{bundle:{BUNDLE}}}/split",
+            split_one,
+            *OF_NAMESPACE,
+            path("bundle"),
+            may=Action.SUPERUSER,
         ),
     )
 

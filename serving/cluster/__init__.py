@@ -15,6 +15,7 @@ the topic's record. Read in this order:
     balance      which bundles a broker gives away, a core
     shedding     how it does so
     ownership    `ClusterOwnership`: lookups, and bundles that are taken
+    splits       a bundle becomes two
 
 Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `topics_limit` (and how
 many a namespace may have), `bundles` (what

@@ -1,4 +1,4 @@
-"""Which bundles a broker gives away: a core. Loads in, moves out.
+"""Which bundles a broker gives away, and which it splits: a core. Loads in, moves out.
 
 The unit of load: one published message a second, or 1 KiB a second of them; a loaded topic counts a hundredth, an
 owned bundle one. What consumers read follows from what is published, nearly enough.
@@ -13,7 +13,14 @@ gives away, and only when
   hot bundle never wanders around,
 - and the budget of moves per minute is not spent.
 
-The next lookup decides which broker takes the bundle: the least loaded one of that moment.
+What is too much to be moved whole is split (`to_split`): the largest bundle, of those that have more than one topic,
+when this broker has too much and nothing to give away. The halves move as any bundle does, when their rates are known.
+
+Load is what the topics take, not what the machine gives: a broker whose event loop lags serves badly whatever it
+counts, because its machine is smaller or does other things. One that has lagged for `LAGS_FOR_S` without a break gives
+away its largest bundle, if another broker does not lag, and looks again for as long (`to_relieve`).
+
+The next lookup decides which broker takes the bundle: the least loaded one of that moment, of those that do not lag.
 """
 
 from __future__ import annotations
@@ -25,6 +32,12 @@ from typing import Final
 EXCESS: Final = 0.25
 SLACK: Final = 100.0
 LOOKS: Final = 2
+LAG_S: Final = 0.2
+"""As the watchdog's: a loop that is so late within a minute makes clients wait."""
+
+LAGS_FOR_S: Final = 90.0
+"""The watchdog remembers its largest lag for up to a minute: one stall alone does not last so long."""
+
 BUNDLE: Final = 1.0
 TOPIC: Final = 0.01
 MINUTE_S: Final = 60.0
@@ -36,6 +49,10 @@ Loads = Mapping[str, Mapping[str, float]]
 def load_of(topics: int, messages_per_s: float, bytes_per_s: float) -> float:
     """The load of one bundle."""
     return BUNDLE + TOPIC * topics + messages_per_s + bytes_per_s / 1024
+
+
+Lags = Mapping[str, float]
+"""Of each broker, by how many seconds its event loop was late at most, lately."""
 
 
 def least_loaded(totals: Mapping[str, float]) -> str:
@@ -51,6 +68,35 @@ class Balancer:
         self._budget = moves_per_minute_max
         self._moved_at: deque[float] = deque()
         self._looks = 0
+        self._lags_since: float | None = None
+
+    def to_relieve(self, loads: Loads, lags: Lags, now: float, recent: Collection[str] = ()) -> str | None:
+        """The bundle to give away because this broker's loop lags, and another one's does not."""
+        if lags.get(self._me, 0.0) < LAG_S or all(lags.get(broker, 0.0) >= LAG_S for broker in loads):
+            self._lags_since = None
+            return None
+        if self._lags_since is None:
+            self._lags_since = now
+        mine = {bundle: load for bundle, load in loads.get(self._me, {}).items() if bundle not in recent}
+        if now - self._lags_since < LAGS_FOR_S or not mine or not self._moves_left(now):
+            return None
+        self._lags_since = now
+        self._moved_at.append(now)
+        return max(mine, key=lambda bundle: (mine[bundle], bundle))
+
+    def to_split(self, loads: Loads, now: float, divisible: Collection[str]) -> str | None:
+        """The bundle to split, when `plan` had nothing to give away though there is too much."""
+        totals = {broker: sum(bundles.values()) for broker, bundles in loads.items()}
+        if self._looks < LOOKS or not self._has_too_much(totals) or not self._moves_left(now):
+            return None
+        room = (totals[self._me] - totals[least_loaded(totals)]) / 2
+        large = {
+            bundle: load for bundle, load in loads[self._me].items() if load > room and bundle in divisible
+        }
+        if not large or self._best_move(loads[self._me], totals) is not None:
+            return None
+        self._moved_at.append(now)
+        return max(large, key=lambda bundle: (large[bundle], bundle))
 
     def plan(self, loads: Loads, now: float, recent: Collection[str] = ()) -> list[str]:
         """Bundles to give away now, largest first. `recent`: those that came a moment ago and stay."""

@@ -22,6 +22,12 @@ class BundleTotals:
         """Where the bundle's topics count."""
         return self._totals.setdefault(bundle, Totals())
 
+    def rename(self, bundle: str, new: str) -> None:
+        """A part of it goes on under its own name, and the rest counts as this one: see `Splits`."""
+        if bundle in self._totals:
+            self._totals[new] = self._totals.pop(bundle)
+        self._rates.pop(bundle, None)
+
     def sum(self) -> Totals:
         """What all topics did since the start."""
         total = Totals()

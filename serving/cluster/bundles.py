@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -20,7 +20,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import MetadataStore, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, QuireError
 from quire.runtime.tasks import promise
@@ -36,6 +36,9 @@ from quire.serving.topic.dedup import DedupStore, Snapshot
 CLOSE_S: Final = 5.0
 """How long closing waits for a state log that takes no writes: until it ends, no other broker can have the bundle."""
 
+HASH_MAX: Final = "ffffffff"
+"""The last bundle has it, too."""
+
 TOPICS_NAMED_MAX: Final = 20
 """Of the topics that a damaged state log concerns; an error is a sentence, not a list of ten thousand."""
 
@@ -48,20 +51,53 @@ class Bundle:
     log: StateLog
     """From `open` on."""
 
-    def __init__(self, name: str, clock: Clock, totals: Totals) -> None:
+    def __init__(
+        self, name: str, clock: Clock, totals: Totals, on_failed: Callable[[Bundle, QuireError], None]
+    ) -> None:
         self.name = name
+        self._on_failed = on_failed
+        self._take: Callable[[], None] | None = None
+        """How its first snapshot takes its state from the bundle that it was a part of."""
         self.cursors = CursorStore(clock, totals)
         self._dedup = DedupStore()
 
-    async def open(self, ledgers: Ledgers, on_failed: Callable[[QuireError], None]) -> None:
+    async def open(self, ledgers: Ledgers) -> None:
         """Replay the state log and begin to write it."""
-        self.log = await StateLog.open(
-            ledgers,
-            paths.state_log(*self.name.split("/")),
-            StateLogOwner(self._apply, self._snapshot, self._prepare, on_failed),
-            purpose=f"state:{self.name}",
-        )
+        self.log = await StateLog.open(ledgers, _path(self.name), self._owner(), purpose=f"state:{self.name}")
         self.cursors.attach(self.log)
+
+    def _owner(self) -> StateLogOwner:
+        return StateLogOwner(
+            self._apply, self._snapshot, self._prepare, lambda error: self._on_failed(self, error)
+        )
+
+    async def divide(
+        self,
+        low: str,
+        high: Bundle,
+        given: Callable[[], None],
+        steps: Callable[[], Awaitable[Sequence[Step]]],
+    ) -> None:
+        """Become bundle `low`, and let `high` have the state of the other topics, in one transaction with `steps`.
+
+        `given` is called in the step in which `high` has it. Raises as `StateLog.divide`.
+        """
+
+        def take() -> None:
+            self.cursors.give(high.cursors, high.has)
+            self._dedup.give(high._dedup, high.has)
+            given()
+
+        high._take = take
+        high.log = StateLog.of_part(self.log, _path(high.name), high._owner(), purpose=f"state:{high.name}")
+        high.cursors.attach(high.log)
+        await self.log.divide(_path(low), f"state:{low}", high.log, steps)
+        self.name = low
+
+    def has(self, topic: str) -> bool:
+        """Whether it is one of this bundle."""
+        low, _, high = self.name.rpartition("/")[2].partition("_")
+        return low <= hash_of(topic) < high or hash_of(topic) == high == HASH_MAX
 
     def _apply(self, record: bytes) -> None:
         kind = record[:1]
@@ -75,11 +111,17 @@ class Bundle:
             )
 
     async def _prepare(self) -> None:
+        """The log of a bundle that was split has the state of all topics until its next snapshot."""
+        self.cursors.keep(self.has)
+        self._dedup.keep(self.has)
         await self.cursors.prepare()
         for _ in self._dedup.prepare():
             await asyncio.sleep(0)
 
     def _snapshot(self) -> Iterator[bytes]:
+        take, self._take = self._take, None
+        if take is not None:
+            take()
         yield from self.cursors.snapshot()
         yield from self._dedup.snapshot()
 
@@ -122,7 +164,9 @@ class Bundles:
 
     async def of(self, namespace: NamespaceRecord, topic: TopicName) -> Bundle:
         """The open bundle of `topic`, which must be this broker's. Raises what opening its state log raised."""
-        name = bundle_of(namespace, topic)
+        return await self._opened(bundle_of(namespace, topic), namespace)
+
+    async def _opened(self, name: str, namespace: NamespaceRecord) -> Bundle:
         opening = self._open.get(name)
         if opening is None:
             opening = self._open[name] = asyncio.ensure_future(self._begin(name, namespace))
@@ -139,19 +183,37 @@ class Bundles:
         return opening is not None and _has_succeeded(opening)
 
     async def _begin(self, name: str, namespace: NamespaceRecord) -> Bundle:
-        bundle = Bundle(name, self._ledgers.clock, self._totals.of(name))
-
-        def failed(error: QuireError) -> None:
-            _log.error("the state log of bundle %s failed, its topics are loaded again: %s", name, error)
-            self._open.pop(name, None)
-            self.on_failed(name)
-
+        bundle = self._make(name)
         try:
-            await bundle.open(self._ledgers, failed)
+            await bundle.open(self._ledgers)
         except CorruptionError as error:
             raise _retold(error, await self._damage(name, namespace, error)) from error
         self.damaged.pop(name, None)
         return bundle
+
+    def _make(self, name: str) -> Bundle:
+        return Bundle(name, self._ledgers.clock, self._totals.of(name), self._failed)
+
+    def _failed(self, bundle: Bundle, error: QuireError) -> None:
+        _log.error("the state log of bundle %s failed, its topics are loaded again: %s", bundle.name, error)
+        self._open.pop(bundle.name, None)
+        self.on_failed(bundle.name)
+
+    async def split(
+        self,
+        namespace: NamespaceRecord,
+        names: tuple[str, str, str],
+        given: Callable[[Bundle], None],
+        steps: Callable[[], Awaitable[Sequence[Step]]],
+    ) -> None:
+        """The first of `names` becomes the other two; see `Bundle.divide`. `given` is told of the third."""
+        name, low, high = names
+        bundle, part = await self._opened(name, namespace), self._make(high)
+        await bundle.divide(low, part, lambda: given(part), steps)
+        self._open[low] = self._open.pop(name)
+        self._open[high] = asyncio.get_running_loop().create_future()
+        self._open[high].set_result(part)
+        self._totals.rename(name, low)
 
     async def _damage(self, name: str, namespace: NamespaceRecord, error: CorruptionError) -> str:
         """What the error says, with the names of all topics that it concerns; told once in the log."""
@@ -224,14 +286,23 @@ def _abandon(opened: asyncio.Future[Bundle]) -> None:
         opened.result().log.abandon()
 
 
+def hash_of(topic: str) -> str:
+    """Where a topic is in the hash space, by its full name: eight hex digits."""
+    return f"{crc32(topic.encode()):08x}"
+
+
 def bundle_of(namespace: NamespaceRecord, topic: TopicName) -> str:
     """The bundle that holds `topic`, `tenant/namespace/low_high`: a range of the 32-bit hash space."""
     bounds = namespace.boundaries
-    at = bisect_right(bounds, f"{crc32(str(topic).encode()):08x}") - 1
+    at = bisect_right(bounds, hash_of(str(topic))) - 1
     at = min(max(at, 0), len(bounds) - 2)
     return f"{namespace.tenant}/{namespace.name}/{bounds[at]}_{bounds[at + 1]}"
 
 
 def split_evenly(count: int) -> tuple[str, ...]:
     """The boundaries of `count` bundles of equal size."""
-    return (*(f"{(at << 32) // count:08x}" for at in range(count)), "ffffffff")
+    return (*(f"{(at << 32) // count:08x}" for at in range(count)), HASH_MAX)
+
+
+def _path(bundle: str) -> str:
+    return paths.state_log(*bundle.split("/"))

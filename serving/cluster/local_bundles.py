@@ -16,6 +16,7 @@ from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.peers import Peers
 from quire.serving.cluster.port import BundleLoad, Handover, NotOwner, Owner, Ownership
 from quire.serving.cluster.registry import Registry
+from quire.serving.cluster.splits import Splits
 from quire.serving.names import TopicName
 from quire.serving.topic.topic import AnyTopic
 
@@ -46,6 +47,7 @@ class LocalBundles:
         self._offloading = offloading
         self._peers = peers
         self.addresses = addresses
+        self._splits = Splits(registry, ownership)
         self._bundles.on_failed = self._state_log_failed
         registry.catalogue.namespaces.on_change(self._namespace_changed)
 
@@ -83,6 +85,12 @@ class LocalBundles:
 
     def bundle_loads(self) -> Mapping[str, BundleLoad]:
         return self._registry.bundle_loads()
+
+    def divisible(self) -> Collection[str]:
+        return self._splits.divisible()
+
+    async def split(self, bundle: str, at: str = "") -> tuple[str, str]:
+        return await self._splits.split(bundle, at)
 
     # -- the topics of a bundle ------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
 from quire.metadata.records import OwnerRecord, encode
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import ANY_VERSION, MetadataStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, QuireError, Unavailable
+from quire.runtime.errors import AlreadyExists, InUse, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.tasks import Tasks
 from quire.serving.cluster.handovers import Handovers
 from quire.serving.cluster.owners import Owners, path_of
@@ -32,6 +33,9 @@ from quire.serving.cluster.table import BundleTable
 
 HANDOVERS_AT_ONCE: Final = 1
 """On a stop: two would share the processors, and every topic would pause for both."""
+
+SPLIT_KNOWN_S: Final = 10.0
+"""Every broker has heard of a namespace's new boundaries by then: watches take milliseconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ class ClusterOwnership:
         self._tasks = Tasks("ownership")
         self._table = table = BundleTable()
         self._owners = Owners(store, self._node_changed)
+        self._splitting: set[str] = set()
         self._taking: dict[str, asyncio.Task[Owner]] = {}
         self.registration = BrokerRegistration(
             store, clock, broker_id, self._tasks, unique, self._session_lost
@@ -74,6 +79,7 @@ class ClusterOwnership:
         self._host = host
         await self.registration.start(host.addresses)
         await self.reports.start(host)
+        self.shedding.host = host
         await self.shedding.report()
         self._tasks.start(self.shedding.run(), "loads")
 
@@ -221,6 +227,8 @@ class ClusterOwnership:
     # -- giving away -----------------------------------------------------------------------------------
 
     async def release(self, bundle: str, why: str) -> None:
+        if bundle in self._splitting:
+            raise Unavailable(f"bundle {bundle} is being split; try again")
         if not self._table.leave(bundle):
             await self._raise_not_owner(bundle)
         await self._handovers.carry_out(self._host, bundle, why)
@@ -234,6 +242,47 @@ class ClusterOwnership:
         owner = self.registration.owner(found.broker)
         raise NotOwner(f"bundle {bundle} is owned by {owner.broker_id}", owner)
 
+    # -- splitting -------------------------------------------------------------------------------------
+
+    async def split(
+        self, bundle: str, parts: tuple[str, str], carry_out: Callable[[], Awaitable[None]]
+    ) -> None:
+        if bundle in self._splitting or not self._table.holds(bundle):
+            raise InUse(f"bundle {bundle} is being split or handed over already")
+        if others := self.reports.of_other_versions():
+            raise InUse(
+                f"brokers of another version are there, which may not know of splits: {', '.join(others)}"
+            )
+        self._splitting |= {bundle, *parts}
+        try:
+            for part in parts:
+                if not (await self._take(part, f"it was a part of {bundle}")).is_here:
+                    raise InUse(f"bundle {part} is another broker's, though it is not there yet")
+            await carry_out()
+        except BaseException:
+            for part in parts:
+                await self._leave(part)
+            raise
+        finally:
+            self._splitting -= {bundle, *parts}
+        if self._table.gone(bundle):
+            self._tasks.start(self._delete_later(bundle), f"delete the node of {bundle}")
+
+    async def _leave(self, bundle: str) -> None:
+        """Own it no longer, whatever of it is loaded."""
+        if self._table.gone(bundle):
+            self._host.drop([bundle])
+            await self._delete_node(bundle)
+
+    async def _delete_later(self, bundle: str) -> None:
+        await asyncio.sleep(SPLIT_KNOWN_S)
+        await self._delete_node(bundle)
+
+    async def _delete_node(self, bundle: str) -> None:
+        with suppress(NotFound, Unavailable, OutcomeUnknown):  # it goes with the session
+            await self._store.delete(path_of(bundle), ANY_VERSION)
+        self._owners.forget(bundle)
+
     # -- for people ------------------------------------------------------------------------------------
 
     def brokers(self) -> list[dict[str, Any]]:
@@ -246,6 +295,7 @@ class ClusterOwnership:
         return {
             "quire_serving_bundles_owned": len(self._table),
             "quire_serving_bundles_moved_total": self.shedding.moves_total,
+            "quire_serving_bundles_split_total": self.shedding.splits_total,
             "quire_serving_sessions_lost_total": self.registration.sessions_lost_total,
             "quire_serving_session_in_doubt": bool(self.why_not_ready()),
         }

@@ -6,7 +6,7 @@ owns everything at once and causes no metadata traffic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from quire import __version__
@@ -110,6 +110,14 @@ class BundleHost(Protocol):
         """Of the bundles that have topics loaded."""
         ...
 
+    def divisible(self) -> Collection[str]:
+        """The bundles whose load is that of more than one topic."""
+        ...
+
+    async def split(self, bundle: str, at: str = "") -> tuple[str, str]:
+        """See `Splits.split`."""
+        ...
+
 
 class Ownership(Protocol):
     async def start(self, host: BundleHost) -> None:
@@ -141,6 +149,12 @@ class Ownership(Protocol):
 
     async def release(self, bundle: str, why: str) -> None:
         """Hand one bundle over to whom a lookup would lead. Raises `NotOwner` when it is not owned here."""
+        ...
+
+    async def split(
+        self, bundle: str, parts: tuple[str, str], carry_out: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Own `parts` instead of the bundle, which `carry_out` splits. Raises as that, `Unavailable`, `InUse`."""
         ...
 
     def verify_owned(self, bundle: str) -> None:
@@ -200,6 +214,11 @@ class SoleOwner:
     async def release(self, bundle: str, why: str) -> None:
         assert self._host is not None
         (await self._host.hand_over(bundle)).disconnect_clients("")
+
+    async def split(
+        self, bundle: str, parts: tuple[str, str], carry_out: Callable[[], Awaitable[None]]
+    ) -> None:
+        await carry_out()
 
     def verify_owned(self, bundle: str) -> None:
         pass

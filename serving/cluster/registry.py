@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
 from quire.serving.cluster.bundle_totals import BundleTotals
-from quire.serving.cluster.bundles import Bundles
+from quire.serving.cluster.bundles import Bundle, Bundles
 from quire.serving.cluster.catalogue import Catalogue
 from quire.serving.cluster.port import BundleLoad, NotOwner, Ownership
 from quire.serving.cluster.topic_lists import TopicLists
-from quire.serving.cluster.topic_loader import TopicLoader
+from quire.serving.cluster.topic_loader import TopicLoader, subscriptions_of
 from quire.serving.cluster.topic_ownership import TopicOwnership
 from quire.serving.cluster.topic_records import TopicRecords
 from quire.serving.cluster.topics_limit import TopicsLimit
@@ -93,6 +93,26 @@ class Registry:
     def bundle_loads(self) -> dict[str, BundleLoad]:
         """Of the bundles with loaded topics, what they cost. Called every few seconds: walks no topic's parts."""
         return self.totals.loads(Counter(self._bundle_of.values()))
+
+    # -- bundles that split ----------------------------------------------------------------------------
+
+    def move_to(self, part: Bundle, *, of: str) -> None:
+        """The loaded topics of bundle `of` that are of `part` from now on; nothing else changes for them."""
+        totals = self.totals.of(part.name)
+        for name in self.in_bundle(of):
+            if part.has(str(name)):
+                self._bundle_of[name] = part.name
+                topic = self._topics[name]
+                topic.received.count_for(totals)
+                if is_persistent(topic):
+                    topic.log.dedup_log = part
+                    if topic.log.dedup is not None:
+                        topic.log.dedup.move_to(part)
+                    subscriptions_of(topic).move_to(part.cursors)
+
+    def rename_bundle(self, bundle: str, new: str) -> None:
+        for name in self.in_bundle(bundle):
+            self._bundle_of[name] = new
 
     # -- loading ---------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ because its report is three seconds old.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from quire import __version__
 from quire.metadata import paths
 from quire.metadata.followed import Followed
 from quire.metadata.records import BrokerRecord, BundleReport, LoadRecord, encode
@@ -37,12 +38,17 @@ class Reports:
         self.sent: Counter[str] = Counter()
         """Clients that were sent to each broker since the last report, and will bring load."""
         self._written: LoadRecord | None = None
+        self._lag_s: Callable[[], float] = lambda: 0.0
 
     async def start(self, host: BundleHost) -> None:
         """Read what there is and follow it. `host` tells this broker's loads. Raises `Unavailable`."""
         self._host = host
         await self._registered.start()
         await self._loads.start()
+
+    def tell_lag(self, lag_s: Callable[[], float]) -> None:
+        """How late this broker's event loop was lately, in seconds: told with its loads."""
+        self._lag_s = lag_s
 
     async def stop(self) -> None:
         """Take this broker's loads away, and follow nothing any more."""
@@ -64,7 +70,7 @@ class Reports:
             reports[bundle] = BundleReport(
                 load=round(load.load, 1), topics=load.topics, since_ms=held.since_ms, why=held.why
             )
-        return LoadRecord(bundles=reports)
+        return LoadRecord(bundles=reports, lag_ms=round(self._lag_s() * 1000))
 
     async def write(self) -> None:
         """Write this broker's loads, if they changed enough to matter, or are gone.
@@ -94,6 +100,10 @@ class Reports:
     def registered(self) -> dict[str, BrokerRecord]:
         return dict(self._registered.records)
 
+    def of_other_versions(self) -> list[str]:
+        """Brokers that run another version of Quire than this one."""
+        return sorted(name for name, one in self.registered().items() if one.version != __version__)
+
     def reported(self) -> Collection[str]:
         """The brokers whose loads are known."""
         return self._loads.records.keys()
@@ -104,10 +114,19 @@ class Reports:
         loads[self._me] = {}
         return {broker: {name: one.load for name, one in self._of(broker).items()} for broker in loads}
 
+    def lags(self) -> dict[str, float]:
+        """Of each registered broker, in seconds; see `balance`."""
+        told = {broker: one.lag_ms / 1000 for broker, one in self._loads.records.items()}
+        return {broker: told.get(broker, 0.0) for broker in self._registered.records} | {
+            self._me: self._lag_s()
+        }
+
     def least_loaded(self, brokers: Mapping[str, BrokerRecord]) -> str:
-        """Of `brokers`, counting the clients that were sent to each since the last report."""
+        """Of `brokers`, and the clients that were sent there since the last report. One that lags is the last."""
+        lags = self.lags()
+        awake = {broker: one for broker, one in brokers.items() if lags.get(broker, 0.0) < balance.LAG_S}
         totals = {broker: sum(loads.values()) + self.sent[broker] for broker, loads in self.loads().items()}
-        return balance.least_loaded({broker: totals.get(broker, 0.0) for broker in brokers})
+        return balance.least_loaded({broker: totals.get(broker, 0.0) for broker in awake or brokers})
 
     def _of(self, broker_id: str) -> Mapping[str, BundleReport]:
         if broker_id == self._me:
@@ -159,6 +178,8 @@ def _broker_row(broker: BrokerRecord, report: Mapping[str, BundleReport]) -> dic
 def _differs(before: LoadRecord, now: LoadRecord) -> bool:
     """Other bundles, or a load that moved by more than a tenth and more than a little."""
     if before.bundles.keys() != now.bundles.keys():
+        return True
+    if (before.lag_ms >= balance.LAG_S * 1000) != (now.lag_ms >= balance.LAG_S * 1000):
         return True
     return any(
         abs(one.load - before.bundles[bundle].load)

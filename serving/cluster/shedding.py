@@ -1,4 +1,4 @@
-"""Load shedding: this broker tells the others what its bundles cost, and gives away what is too much (`balance`)."""
+"""Load shedding: this broker tells what its bundles cost, gives away what is too much, or splits it (`balance`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 from quire.runtime.clock import Clock
 from quire.runtime.errors import OutcomeUnknown, QuireError, Unavailable
 from quire.serving.cluster.balance import Balancer
+from quire.serving.cluster.port import BundleHost
 from quire.serving.cluster.registration import BrokerRegistration
 from quire.serving.cluster.reports import Reports
 from quire.serving.cluster.table import BundleTable
@@ -41,7 +42,10 @@ class LoadShedding:
         self._reports = reports
         self._balancer = Balancer(registration.broker_id, moves_per_minute_max)
         self._release = release
+        self.host: BundleHost
+        """From the start on."""
         self.moves_total = 0
+        self.splits_total = 0
 
     async def run(self) -> None:
         """Look at the loads for ever."""
@@ -61,9 +65,23 @@ class LoadShedding:
         recent = [
             name for name in self._table.names() if (held := self._table.get(name)) and held.since_ms > young
         ]
-        for bundle in self._balancer.plan(self._reports.loads(), self._clock.monotonic(), recent):
-            self.moves_total += 1
-            await self._release(bundle, "this broker has more load than the others")
+        loads, now = self._reports.loads(), self._clock.monotonic()
+        moves = self._balancer.plan(loads, now, recent)
+        for move in moves:
+            await self._give_away(move, "this broker has more load than the others")
+        if moves:
+            return
+        bundle: str | None
+        if (bundle := self._balancer.to_relieve(loads, self._reports.lags(), now, recent)) is not None:
+            await self._give_away(bundle, "the event loop of its broker lagged")
+        elif (bundle := self._balancer.to_split(loads, now, self.host.divisible())) is not None:
+            _log.info("splitting bundle %s: it has too much load to be moved", bundle)
+            self.splits_total += 1
+            await self.host.split(bundle)
+
+    async def _give_away(self, bundle: str, why: str) -> None:
+        self.moves_total += 1
+        await self._release(bundle, why)
 
     async def report(self) -> None:
         """Raises as `look`."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from quire.serving.cluster.bundles import bundle_of
 from quire.serving.cluster.port import NotOwner, Owner, Ownership
 from quire.serving.names import TopicName
@@ -14,6 +18,7 @@ class TopicOwnership:
     def __init__(self, namespaces: Namespaces, ownership: Ownership) -> None:
         self._namespaces = namespaces
         self._ownership = ownership
+        self._splitting: dict[str, asyncio.Future[None]] = {}
 
     async def bundle_of(self, name: TopicName) -> str:
         return bundle_of(await self._namespaces.get(name.tenant, name.namespace), name)
@@ -27,10 +32,27 @@ class TopicOwnership:
         return self._ownership.holds(await self.bundle_of(name))
 
     async def require(self, name: TopicName, *, take: bool = True) -> str:
-        """The topic's bundle. Raises `NotOwner` unless it is owned here; with `take` one without an owner is taken."""
-        bundle = await self.bundle_of(name)
-        await self._ownership.require(bundle, take=take)
-        return bundle
+        """The topic's bundle. Raises `NotOwner` unless it is owned here; with `take` one without an owner is taken.
+
+        Waits for the end of a split of it.
+        """
+        while True:
+            bundle = await self.bundle_of(name)
+            await self._ownership.require(bundle, take=take)
+            split = self._splitting.get(bundle)
+            if split is None:
+                return bundle
+            await asyncio.wait([split])
+
+    @contextmanager
+    def is_splitting(self, bundle: str) -> Iterator[None]:
+        """The bundle becomes two: who asks for a topic of it that is not loaded waits."""
+        ended = self._splitting[bundle] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            del self._splitting[bundle]
+            ended.set_result(None)
 
     def still(self, name: TopicName, bundle: str) -> None:
         """Raise `NotOwner` when the topic's bundle, which was this broker's, is so no longer."""

@@ -74,6 +74,10 @@ class Received:
         self._rate = Rate()
         self._totals = totals
 
+    def count_for(self, totals: Totals) -> None:
+        """The topic is of another bundle from now on."""
+        self._totals = totals
+
     def count(self, messages: int, byte_count: int, took_s: float) -> None:
         """A block; `took_s` from the arrival of its oldest message on."""
         self.messages += messages

@@ -14,13 +14,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Final
 
 from msgspec.structs import replace
 
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, Policies, StateLogRecord, TenantRecord, decode, encode
-from quire.metadata.store import CHANGE_ATTEMPTS, Check, MetadataStore, NotEmpty, Step
+from quire.metadata.store import CHANGE_ATTEMPTS, Check, MetadataStore, NotEmpty, Put, Step
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, TooMany, VersionConflict
 from quire.security.configuration import Limits
 
@@ -254,6 +255,18 @@ class Namespaces:
             for ledger_id in decode(StateLogRecord, node.value, path).ledgers:
                 await _unless_gone(self._delete_ledger(ledger_id))
             await _unless_gone(self._store.delete(path))
+
+    async def split(self, tenant: str, name: str, low: str, at: str, high: str) -> Step:
+        """What splits the bundle `low_high`, for a transaction; whoever did it has to `refresh`.
+
+        Raises `NotFound` when there is no such bundle, or it was split meanwhile.
+        """
+        record, version = await self._read(tenant, name)
+        if record.deleting or (low, high) not in pairwise(record.boundaries):
+            raise NotFound(f"namespace {tenant}/{name} has no bundle {low}_{high}")
+        assert low < at < high
+        boundaries = tuple(sorted((*record.boundaries, at)))
+        return Put(paths.namespace(tenant, name), encode(replace(record, boundaries=boundaries)), version)
 
     async def _put(self, record: NamespaceRecord, version: int) -> None:
         await self._store.put(paths.namespace(record.tenant, record.name), encode(record), version)

@@ -60,7 +60,7 @@ class Pump:
         self._topic = topic
         self.view: CompactedPort | None = None
         """The compacted view of the topic, if that is what is read."""
-        self._store = store
+        self.store = store
         self._clock = clock
         self._partition = partition
         self.segments = Segments(lambda: self.topic.segments())
@@ -203,7 +203,7 @@ class Pump:
         if self.view is not None:
             for ledger_id, entries in self.view.gaps():
                 self.dispatcher.acknowledge(ledger_id, entries)
-            self._store.changed(self.dispatcher.cursor)
+            self.store.changed(self.dispatcher.cursor)
 
     def _pass_left_out(self, block: BlockView) -> None:
         """The same for messages of batches, when these are about to be dispatched."""
@@ -221,7 +221,7 @@ class Pump:
         self.lost_messages += block.messages_of(left)
         before = cursor.mark_delete
         self.dispatcher.acknowledge(block.ledger_id, left)
-        self._store.changed(cursor)
+        self.store.changed(cursor)
         if cursor.mark_delete != before:
             self.tell_end()
         return True
@@ -229,7 +229,7 @@ class Pump:
     def trimmed(self) -> None:
         """What would be read next is gone from the topic: what is gone counts as acknowledged."""
         self.dispatcher.skip_to(self.topic.first_position())
-        self._store.changed(self.dispatcher.cursor)
+        self.store.changed(self.dispatcher.cursor)
 
     # -- what consumers say ----------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Pump:
             if done is not None:
                 done(error)
             return
-        self._store.changed(cursor, done)
+        self.store.changed(cursor, done)
         acked = unacked - dispatcher.read.unacked
         self.meter.count_acked(acked)
         consumer.meter.acked += acked
@@ -265,7 +265,7 @@ class Pump:
         for one in ids:
             by_ledger.setdefault(one.ledgerId, []).append(one.entryId)
         self.dispatcher.redeliver(consumer, by_ledger or None)
-        self._store.changed(self.dispatcher.cursor)
+        self.store.changed(self.dispatcher.cursor)
         self.wake()
 
     # -- who consumes, and how -------------------------------------------------------------------------

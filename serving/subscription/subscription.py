@@ -65,6 +65,12 @@ class Subscription:
         self._arrivals = 0
         self._seeks = 0
 
+    def move_to(self, store: CursorStore) -> None:
+        """See `Subscriptions.move_to`."""
+        self._store = self.pump.store = store
+        self.pump.delayed.move_to(store)
+        self.pump.meter.count_for(store.totals)
+
     @property
     def cursor(self) -> Cursor:
         return self.pump.dispatcher.cursor

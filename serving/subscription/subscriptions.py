@@ -91,6 +91,12 @@ class Subscriptions:
             if cursor.key.generation == self._generation:
                 self._add(cursor)
 
+    def move_to(self, store: CursorStore) -> None:
+        """Another store has the topic's cursors now."""
+        self._store = store
+        for subscription in self:
+            subscription.move_to(store)
+
     def __len__(self) -> int:
         return len(self._by_name)
 

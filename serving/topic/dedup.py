@@ -38,7 +38,7 @@ All big-endian. A record that does not parse is damage and raises `CorruptionErr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from struct import Struct
 from struct import error as StructError
@@ -223,6 +223,17 @@ class DedupStore:
         seen = _read_producers(record, at + _WHERE.size)
         before = self._snapshots[topic].seen if part else {}
         self._snapshots[topic] = Snapshot(generation, Position(ledger_id, entry_id), {**before, **seen})
+
+    def give(self, other: DedupStore, is_given: Callable[[str], bool]) -> None:
+        """Some of the topics are the other's from now on."""
+        for topic in [topic for topic in self._snapshots if is_given(topic)]:
+            other._snapshots[topic] = self._snapshots.pop(topic)
+            if topic in self._prepared:
+                other._prepared[topic] = self._prepared.pop(topic)
+
+    def keep(self, is_kept: Callable[[str], bool]) -> None:
+        """Forget all other topics."""
+        self._snapshots = {topic: one for topic, one in self._snapshots.items() if is_kept(topic)}
 
     def prepare(self) -> Iterator[None]:
         """Make most of what `snapshot` needs, a little in each step: to be done before, over many turns of the loop."""

@@ -75,6 +75,10 @@ class Deduplication:
         self._entries_since = 0
         """Entries that were written since the last snapshot."""
 
+    def move_to(self, log: DedupLog) -> None:
+        """Another bundle has the topic's snapshots from now on."""
+        self._log = log
+
     def last_sequence_id(self, producer: str) -> int:
         """The highest that was accepted of this producer name; -1 for none."""
         return self._seen.last_sequence_id(producer)

@@ -71,7 +71,7 @@ class LedgerLog:
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
         self._segment_bytes_max = services.settings.segment_bytes_max
         self.tail = services.tail_cache.tail()
-        self._dedup_log = dedup_log
+        self.dedup_log = dedup_log
         self.dedup = (
             Deduplication(name, segments, reader, publisher, dedup_log, services.clock)
             if applied.policies.deduplication
@@ -91,7 +91,7 @@ class LedgerLog:
         """Recover the last ledger, begin an own one, and remember what producers sent."""
         await self.writing.begin()
         if self.dedup is None:
-            await self._dedup_log.remove(self.name)
+            await self.dedup_log.remove(self.name)
         else:
             await self.dedup.begin()
 
@@ -115,7 +115,7 @@ class LedgerLog:
         self.compaction.stop()
         await self.meta_store.update(lambda record: replace(record, deleting=True))
         await self.writing.end()
-        await self._dedup_log.remove(self.name)
+        await self.dedup_log.remove(self.name)
 
     async def delete(self) -> None:
         """Remove the ledgers, the archived objects and, last, the record. Tried again, it goes on."""

@@ -153,13 +153,18 @@ class BrokerHost(SimulatedHost):
                 self.kill(restart_s=RETRY_S)
 
     async def move(self, number: int) -> None:
-        """Give one bundle away."""
+        """Give one bundle away; by a quarter of the numbers split it."""
         if self.broker is None or not isinstance(self.broker.ownership, ClusterOwnership):
             return
         names = sorted(self.broker.ownership._table.names())
         if names:
-            await self.broker.ownership.release(names[number % len(names)], "an operator asked")
-            self.world.saw("bundle moved")
+            bundle = names[number % len(names)]
+            if number % 4 == 3:
+                await self.broker.bundles.split(bundle)
+                self.world.saw("bundle split")
+            else:
+                await self.broker.ownership.release(bundle, "an operator asked")
+                self.world.saw("bundle moved")
 
     async def compact(self, topic: str) -> None:
         if self.broker is not None:

@@ -121,6 +121,23 @@ class CursorStore:
         cursor.rest()  # encoding has looked at parts that it does not have
         return encoded
 
+    def give(self, other: CursorStore, is_given: Callable[[str], bool]) -> None:
+        """The cursors of some topics are the other's from now on, as they are. What changed in this turn is written."""
+        self._write()
+        other._next_id = self._next_id
+        for topic in [topic for topic in self._by_topic if is_given(topic)]:
+            other._by_topic[topic] = given = self._by_topic.pop(topic)
+            for cursor_id in given:
+                other._cursors[cursor_id] = self._cursors.pop(cursor_id)
+                if cursor_id in self._prepared:
+                    other._prepared[cursor_id] = self._prepared.pop(cursor_id)
+
+    def keep(self, is_kept: Callable[[str], bool]) -> None:
+        """Forget the cursors of all other topics."""
+        for topic in [topic for topic in self._by_topic if not is_kept(topic)]:
+            for cursor_id in self._by_topic[topic]:
+                self._forget(cursor_id)
+
     def attach(self, log: Log) -> None:
         """The log is open and was replayed: from now on changes go there."""
         self._log = log

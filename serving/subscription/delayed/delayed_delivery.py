@@ -49,6 +49,10 @@ class DelayedDelivery:
         self._is_kept = False
         """What is found is written down."""
 
+    def move_to(self, store: CursorStore) -> None:
+        """See `Subscriptions.move_to`."""
+        self._store = store
+
     def __len__(self) -> int:
         """Entries that were read and wait for their time."""
         return 0 if self.delays is None else len(self.delays)

@@ -28,6 +28,10 @@ class Meter:
         self._before: tuple[float, int, int, int, int] | None = None
         self._last: tuple[float, int, int, int, int] | None = None
 
+    def count_for(self, totals: Totals) -> None:
+        """The subscription is of another bundle from now on."""
+        self._totals = totals
+
     def count(self, messages: int, bytes_out: int, *, redelivered: bool) -> None:
         self.messages_out += messages
         self.bytes_out += bytes_out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.serving.cluster.balance import SLACK, Balancer, least_loaded
+from quire.serving.cluster.balance import LAG_S, SLACK, Balancer, least_loaded
 
 
 def looks(
@@ -81,3 +81,49 @@ def test_any_start_comes_to_rest_and_no_bundle_moves_back():
             assert max(sum(one.values()) for one in loads.values()) <= spread + 1e-6
         assert moves <= 200
         assert not any(looks(Balancer(name, 1000), loads) for name in names)
+
+
+def test_what_is_too_much_to_be_moved_is_split_and_then_its_parts_move():
+    balancer = Balancer("a", 10)
+    loads: dict[str, dict[str, float]] = {"a": {"hot": 10_000.0}, "b": {}}
+    assert looks(balancer, loads) == [] and balancer.to_split(loads, 1.0, {"hot"}) == "hot"
+    loads["a"] = {"hot-low": 5_000.0, "hot-high": 5_000.0}
+    assert balancer.to_split(loads, 2.0, {"hot-low", "hot-high"}) is None, "there is something to move now"
+    assert balancer.plan(loads, 2.0, recent=("hot-low", "hot-high")) == []
+    assert len(balancer.plan(loads, 200.0)) == 1
+
+
+def test_one_topic_is_not_split_and_one_look_is_not_enough():
+    loads: dict[str, dict[str, float]] = {"a": {"hot": 10_000.0}, "b": {}}
+    balancer = Balancer("a", 10)
+    assert balancer.plan(loads, 0.0) == [] and balancer.to_split(loads, 0.0, {"hot"}) is None
+    assert balancer.plan(loads, 3.0) == [] and balancer.to_split(loads, 3.0, set()) is None
+    alone = Balancer("a", 10)
+    assert (
+        looks(alone, {"a": {"hot": 1e6}}) == [] and alone.to_split({"a": {"hot": 1e6}}, 3.0, {"hot"}) is None
+    )
+
+
+def test_splits_come_out_of_the_same_budget():
+    balancer = Balancer("a", 3)
+    loads: dict[str, dict[str, float]] = {"a": {"hot": 10_000.0}, "b": {}}
+    splits = [balancer.plan(loads, now) or balancer.to_split(loads, now, {"hot"}) for now in range(0, 60, 3)]
+    assert sum(one == "hot" for one in splits) == 3
+
+
+def test_a_broker_that_lags_gives_away_its_largest_bundle_again_and_again():
+    balancer, loads = Balancer("a", 10), {"a": {"x": 5.0, "y": 9.0}, "b": {"z": 900.0}}
+    lags = {"a": LAG_S, "b": 0.01}
+    given = {now: balancer.to_relieve(loads, lags, float(now)) for now in range(0, 301, 3)}
+    assert {now for now, bundle in given.items() if bundle} == {90, 180, 270}
+    assert given[90] == "y"
+
+
+def test_a_stall_or_a_machine_that_is_slow_for_all_moves_nothing():
+    balancer, loads = Balancer("a", 10), {"a": {"x": 5.0}, "b": {"z": 900.0}}
+    for now in range(0, 1_000, 3):
+        lag = LAG_S if now % 90 < 60 else 0.0
+        assert balancer.to_relieve(loads, {"a": lag, "b": 0.0}, float(now)) is None
+    for now in range(1_000, 2_000, 3):
+        assert balancer.to_relieve(loads, {"a": LAG_S, "b": LAG_S}, float(now)) is None
+    assert balancer.to_relieve({"a": {"x": 5.0}}, {"a": LAG_S}, 3_000.0) is None

@@ -102,6 +102,12 @@ class Host:
     def bundle_loads(self) -> Mapping[str, BundleLoad]:
         return self.loads
 
+    def divisible(self) -> Collection[str]:
+        return ()
+
+    async def split(self, bundle: str, at: str = "") -> tuple[str, str]:
+        raise AssertionError("nothing is divisible here")
+
 
 class Stage:
     def __init__(self) -> None:
