@@ -105,6 +105,23 @@ def split(admin: Admin, bundle: str, at: str) -> Answer:
     return done(f"bundle {bundle} is {low} and {high}", bundle=bundle, bundles=[low, high])
 
 
+@command.verb("forget")
+@click.argument("bundle")
+@click.option("--accept-loss", is_flag=True, help="Do so; without it the command refuses.")
+def forget(admin: Admin, bundle: str, accept_loss: bool) -> Answer:
+    """Have BUNDLE, whose state log cannot be read, forget its subscriptions, so that its topics can be loaded again.
+
+    Messages stay. Make the subscriptions anew before consumers come, or they begin behind all messages. Producers with
+    deduplication may store once more what they send again.
+
+    \b
+    Example:
+      quire brokers forget public/default/00000000_10000000 --accept-loss
+    """
+    admin.put(f"{BROKERS}/bundles/{_bundle(bundle)}/forget?accept_loss={str(accept_loss).lower()}")
+    return done(f"bundle {bundle} begins with no subscriptions", bundle=bundle, forgotten=True)
+
+
 @command.verb("openapi")
 def openapi(admin: Admin) -> Answer:
     """Print the OpenAPI document of the brokers' REST interface.

@@ -19,7 +19,7 @@ from quire import __version__
 from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
 from quire.security.authorization import Action
 from quire.serving.admin.requests import Absent, fields_of
-from quire.serving.admin.route import Route, Text, body, path, query
+from quire.serving.admin.route import Route, Text, body, flag, path, query
 from quire.serving.broker import Broker
 
 CLUSTERS: Final = "/admin/v2/clusters"
@@ -157,6 +157,14 @@ def _bundles(broker: Broker) -> Sequence[Route]:
         Route("GET", OWNERS, broker.ownership.brokers, may=Action.SUPERUSER),
         Route("GET", f"{OWNERS}/bundles", broker.ownership.bundles, may=Action.SUPERUSER),
         Route("PUT", f"{BUNDLE}/unload", unload, bundle, may=Action.SUPERUSER),
+        Route(
+            "PUT",
+            f"{BUNDLE}/forget",
+            broker.bundles.forget,
+            bundle,
+            flag("accept_loss"),
+            may=Action.SUPERUSER,
+        ),
         Route("PUT", f"{BUNDLE}/split", split, bundle, at, may=Action.SUPERUSER),
         Route(
             "PUT",

@@ -19,10 +19,10 @@ from zlib import crc32
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
-from quire.metadata.records import NamespaceRecord
+from quire.metadata.records import NamespaceRecord, StateLogRecord, encode
 from quire.metadata.store import MetadataStore, Step
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, QuireError
+from quire.runtime.errors import CorruptionError, InUse, QuireError
 from quire.runtime.tasks import promise
 from quire.serving.cluster.bundle_totals import BundleTotals
 from quire.serving.model.rates import Totals
@@ -231,6 +231,18 @@ class Bundles:
             _log.error("%s", text)
             self.damaged[name] = text
         return text
+
+    async def forget(self, name: str) -> None:
+        """Let a state log that could not be read begin anew, with nothing in it. Raises `InUse` for any other."""
+        if name not in self.damaged:
+            raise InUse(
+                f"the state log of bundle {name} was not found damaged, so nothing of it is forgotten"
+            )
+        path = _path(name)
+        version = (await self._store.get(path)).version
+        await self._store.put(path, encode(StateLogRecord()), version)
+        told = self.damaged.pop(name)
+        _log.warning("as an operator asked, this begins anew with nothing in it: %s", told)
 
     def of_namespace(self, tenant: str, namespace: str) -> list[str]:
         """The names of those that are open."""

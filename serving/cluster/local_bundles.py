@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import quote
 
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.offloading import Offloading
@@ -160,6 +160,18 @@ class LocalBundles:
         await self._ownership.take(bundle)
         loads = (self._registry.open(TopicName.parse(topic), take=False) for topic in topics)
         await asyncio.gather(*loads, return_exceptions=True)
+
+    async def forget(self, bundle: str, *, accept_loss: bool) -> None:
+        """Have a bundle whose state log cannot be read forget its subscriptions and what was sent with deduplication.
+
+        Raises `NotOwner`, `InUse` when it can be read, and `ConfigurationError` unless the loss is accepted.
+        """
+        if not accept_loss:
+            raise ConfigurationError(
+                f"bundle {bundle} would forget all of its subscriptions: say accept_loss"
+            )
+        await self._ownership.require(bundle, take=False)
+        await self._bundles.forget(bundle)
 
     async def unload(self, bundle: str) -> None:
         """Have it closed by its owner, if it has one."""

@@ -1,0 +1,120 @@
+"""Two neighbouring versions in one cluster: each member is replaced by the newer one, and by the older one again.
+
+A stock client publishes and consumes meanwhile. What it was told is published is there once, in order, and no publish
+waits for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from quire import __version__
+from quire.testing.zookeeper_server import free_port
+from tests.cluster.versions import MixedCluster, mixed_cluster, neighbour
+
+TOPIC = "persistent://public/default/t"
+MEMBERS = ("bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "gateway")
+SLOWEST_S_MAX = 15.0
+"""Far beyond what it takes on a machine without other work, two seconds."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[MixedCluster]:
+    address, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    async with mixed_cluster(tmp_path / "cluster", address, http) as made:
+        yield made
+
+
+class Traffic:
+    """Numbers are published a hundred times a second, and consumed, by threads, until `end`."""
+
+    def __init__(self, service_url: str) -> None:
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        self.client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=60)
+        self._producer = self.client.create_producer(TOPIC, producer_name="p", send_timeout_millis=0)
+        self._consumer = self.client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+        self.sent = 0
+        self.slowest_s = 0.0
+        self.consumed: set[int] = set()
+        self._has_ended = threading.Event()
+        self._threads = [threading.Thread(target=work) for work in (self._publish, self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def _publish(self) -> None:
+        while not self._has_ended.wait(0.01):
+            began = time.monotonic()
+            self._producer.send(b"%d" % self.sent, sequence_id=self.sent)
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+            self.sent += 1
+
+    def _consume(self) -> None:
+        while not self._has_ended.is_set() or len(self.consumed) < self.sent:
+            try:
+                message = self._consumer.receive(1_000)
+            except pulsar.Timeout:
+                continue
+            self.consumed.add(int(message.data()))
+            self._consumer.acknowledge(message)
+
+    def end(self) -> list[int]:
+        """All that the topic has then."""
+        self._has_ended.set()
+        for thread in self._threads:
+            thread.join(60)
+        reader = self.client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(int(reader.read_next(30_000).data()))
+        self.client.close()
+        return found
+
+
+def get(cluster: MixedCluster, path: str) -> list[dict[str, str]]:
+    with urllib.request.urlopen(cluster.http_url + path, timeout=30) as answer:
+        found: list[dict[str, str]] = json.load(answer)
+        return found
+
+
+def deduplicate(cluster: MixedCluster) -> None:
+    path = f"{cluster.http_url}/admin/v2/namespaces/public/default/deduplication"
+    headers = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(path, b"true", headers, method="POST"), timeout=30).close()
+
+
+@pytest.mark.chaos
+async def test_members_of_two_versions_serve_together_up_and_down(
+    cluster: MixedCluster, tmp_path: Path
+) -> None:
+    older = neighbour(tmp_path / "older")
+    for name in MEMBERS:
+        await cluster.run(name, older)
+    await asyncio.to_thread(deduplicate, cluster)
+    traffic = await asyncio.to_thread(Traffic, cluster.service_url)
+    try:
+        for modules in (None, older):  # the upgrade, then the way back
+            for name in MEMBERS:
+                before = traffic.sent
+                await cluster.run(name, modules)
+                async with asyncio.timeout(60):
+                    while traffic.sent < before + 20:  # noqa: ASYNC110  a thread makes it true
+                        await asyncio.sleep(0.05)
+            if modules is None:
+                for kind in ("brokers", "bookies"):
+                    rows = await asyncio.to_thread(get, cluster, f"/quire/v1/{kind}")
+                    assert {row["version"] for row in rows} == {__version__}
+            print(f"{traffic.sent} published, the slowest took {traffic.slowest_s:.2f} s")
+    finally:
+        found = await asyncio.to_thread(traffic.end)
+    assert found == list(range(traffic.sent)), "each once, in order"
+    assert traffic.consumed == set(found)
+    assert traffic.slowest_s < SLOWEST_S_MAX

@@ -1,0 +1,99 @@
+"""Other versions of Quire, taken out of this repository's history, and a cluster whose members are of either."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from quire.cli.processes import Child
+from quire.testing.zookeeper_server import ZooKeeperServer
+from tests.cluster.zookeeper import own_zookeeper
+
+REPOSITORY: Final = Path(__file__).parents[2]
+
+NEIGHBOUR: Final = "cbef5fcaf26a1767f151cf3d637b1800e41fc256"
+"""The version before this one, as long as no release has a tag."""
+
+
+def neighbour(folder: Path) -> Path:
+    """The version before this one, as a path of modules. Skips the test where the clone has no history."""
+    commit = _git("describe", "--tags", "--abbrev=0", "HEAD~1").decode().strip() or NEIGHBOUR
+    packed = _git("archive", commit)
+    if not packed:
+        pytest.skip(f"this clone does not have the commit {commit[:7]}, which is the version before this one")
+    with tarfile.open(fileobj=BytesIO(packed)) as files:
+        files.extractall(folder / "clone", filter="data")
+    package = folder / "modules" / "quire"
+    package.mkdir(parents=True)
+    for one in (folder / "clone").iterdir():
+        if (one / "__init__.py").exists() and one.name not in ("quire", "tests", "bench"):
+            (package / one.name).symlink_to(one)
+    for file in (folder / "clone" / "quire").iterdir():
+        (package / file.name).symlink_to(file)
+    return package.parent
+
+
+def _git(*words: str) -> bytes:
+    try:
+        return subprocess.run(["git", "-C", str(REPOSITORY), *words], capture_output=True, check=False).stdout
+    except FileNotFoundError:
+        return b""
+
+
+class MixedCluster:
+    """ZooKeeper, bookies, brokers and a gateway. `modules` is the other version, None this one."""
+
+    def __init__(self, data: Path, zookeeper: ZooKeeperServer, address: str, http: str) -> None:
+        self.data = data
+        self.zookeeper = zookeeper
+        self.service_url, self.http_url = f"pulsar://{address}", f"http://{http}"
+        self.members: dict[str, Child] = {}
+        self._metadata = f"{zookeeper.url}/quire?session_timeout=4s"
+        self._gateway = {"listen": address, "http": http}
+
+    async def run(self, name: str, modules: Path | None) -> None:
+        """Start `name`, `bookie-1` for one, in place of the one that there is, which is stopped first."""
+        if name in self.members:
+            await self.members.pop(name).stop()
+        kind, flags = name.partition("-")[0], {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+        flags["metadata"] = self._metadata
+        if kind == "bookie":
+            places = {
+                "journal": str(self.data / name / "journal"),
+                "entry-log": str(self.data / name / "entries"),
+            }
+            flags |= {"new-cluster": "true", **places}
+        elif kind == "broker":
+            flags |= {"archive": f"file://{self.data / 'archive'}", "archive-delay-ms": "1s"}
+        else:
+            flags |= self._gateway
+        words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
+        where = [] if modules is None else ["env", f"PYTHONPATH={modules}"]
+        argv = [*where, sys.executable, "-P", "-m", "quire", kind, *words]
+        child = Child(name, kind, argv, self.data / "logs" / f"{name}.log")
+        await child.start()
+        self.members[name] = child
+
+    async def stop(self) -> None:
+        for name in sorted(
+            self.members, key=lambda one: ("gateway", "broker", "bookie").index(one.split("-")[0])
+        ):
+            await self.members[name].stop()
+
+
+@asynccontextmanager
+async def mixed_cluster(data: Path, address: str, http: str) -> AsyncIterator[MixedCluster]:
+    with own_zookeeper(data) as server:
+        cluster = MixedCluster(data, server, address, http)
+        try:
+            yield cluster
+        finally:
+            await cluster.stop()
