@@ -55,7 +55,7 @@ _FREE_STEP_BYTES: Final = 1 * GIB
 changes."""
 
 
-def describe(storage: Storage, address: str = "", rack: str = "") -> BookieRecord:
+def describe(storage: Storage, address: str = "", rack: str = "", http_url: str = "") -> BookieRecord:
     """What others may know of the bookie now."""
     health, space = storage.health, storage.health.space()
     return BookieRecord(
@@ -69,6 +69,7 @@ def describe(storage: Storage, address: str = "", rack: str = "") -> BookieRecor
         short_of_space=health.is_short_of_space,
         free_bytes=space.free_bytes,
         total_bytes=space.total_bytes,
+        http_url=http_url,
         version=__version__,
     )
 
@@ -85,14 +86,16 @@ class Registration:
         *,
         cluster: str = "",
         tls: bool = False,
+        http_url: str = "",
     ) -> None:
         """`cluster` is the id of the store's; it is remembered beside the data once the store knows the bookie."""
         self._store = store
         self._storage = storage
         self._address = address
-        self._rack = rack
         self._cluster = cluster
-        self._tls = tls
+        self._about: Callable[[], BookieRecord] = lambda: replace(
+            describe(storage, address, rack, http_url), tls=tls
+        )
         self._is_leaving = False
         self._available = _EphemeralRecord(store, paths.bookie_available(storage.bookie_id.uuid))
         self._identity_path = paths.bookie(storage.bookie_id.uuid)
@@ -198,7 +201,7 @@ class Registration:
     # -- while it is seen --------------------------------------------------------------------------------
     def _describe(self) -> BookieRecord:
         intent = BookieIntent.DRAIN if self._is_leaving else self._intent
-        record = replace(describe(self._storage, self._address, self._rack), tls=self._tls)
+        record = self._about()
         step_bytes = max(1, min(_FREE_STEP_BYTES, record.total_bytes // 64))
         return replace(record, intent=intent, free_bytes=record.free_bytes // step_bytes * step_bytes)
 

@@ -18,6 +18,7 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import http_url_tls, open_doors, with_tls
+from quire.cli.members import bookie_machine, broker_checks, make_member
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import Given, StandaloneSettings, check_file, wal_defaults
 from quire.cli.telemetry import send_metrics, tracing
@@ -157,6 +158,14 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         metrics: list[MetricSource] = [storage.metrics, watchdog.metrics]
         if broker_settings.archive_sidecars and broker.offloading is not None:
             metrics += await parts.sidecars(process.archive, broker.offloading.offloader)
+        broker.admin.member = make_member(
+            "standalone",
+            doors.urls[0].partition("://")[2],
+            bookie_machine(configuration.bookie.values),
+            configuration.all,
+            security,
+            broker_checks(broker, process.metadata, metrics, archive),
+        )
         application = make_app(broker, metrics)
         await parts.serve_http(application, doors.http, doors.http_tls)
         await send_metrics(parts, telemetry, "standalone", doors.service_url, application[SCRAPES])

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from aiohttp import web
 
 from quire.bookie.disks import real_disks
 from quire.bookie.drain import Drain
@@ -30,7 +29,9 @@ from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
+from quire.cli.bookie_http import advertised_http, make_app
 from quire.cli.doors import listen_tls
+from quire.cli.members import bookie_checks, bookie_machine, make_member
 from quire.cli.parts import Parts, url_of
 from quire.cli.settings import (
     SECURITY,
@@ -196,17 +197,32 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
             disk = RealDisk(settings.entry_log)
             scrub = await parts.start(Scrub(storage, disk, clock, process.scrub_interval_ms))
         address = process.advertise or server.address
-        registration = Registration(
-            store, storage, address, settings.rack, cluster=cluster, tls=inside is not None
-        )
-        drain = Drain(store, registration, storage.bookie_id.uuid)
         http_url = f"https://{http_tls.address}" if http_tls is not None else ""
         if http is not None:
             http_url = url_of("http", http)
+        registration = Registration(
+            store,
+            storage,
+            address,
+            settings.rack,
+            cluster=cluster,
+            tls=inside is not None,
+            http_url=advertised_http(http_url, address),
+        )
+        drain = Drain(store, registration, storage.bookie_id.uuid)
         running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
         scrapes = probes.Scrapes([running.metrics, watchdog.metrics])
         if http_url:
-            await parts.serve_http(_app(running, scrapes), http, http_tls)
+            member = make_member(
+                "bookie",
+                address,
+                bookie_machine(settings),
+                (configuration.process, configuration.storage, configuration.telemetry),
+                security,
+                bookie_checks(store, process.metadata, [running.metrics, watchdog.metrics], to_metadata),
+            )
+            app = make_app(running, scrapes, member, security, parts)
+            await parts.serve_http(app, http, http_tls)
         await send_metrics(parts, configuration.telemetry.values, "bookie", address, scrapes)
         await parts.start(registration)
         keep_heap()
@@ -252,12 +268,6 @@ def _look_who_comes_in(
             "set required = true under [internal]",
             process.listen,
         )
-
-
-def _app(running: Bookie, scrapes: probes.Scrapes) -> web.Application:
-    application = web.Application()
-    application.add_routes(probes.routes(running, scrapes))
-    return application
 
 
 @click.command("bookie")

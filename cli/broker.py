@@ -22,6 +22,7 @@ import click
 
 from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import EVERYWHERE, http_url_tls, open_doors, with_tls
+from quire.cli.members import broker_checks, make_member
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import (
     SECURITY,
@@ -46,6 +47,7 @@ from quire.metadata.underreplicated import Reports
 from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.machine import Machine
 from quire.runtime.memory import keep_heap
 from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import Loaded, format_address, parse_address, setting
@@ -119,6 +121,10 @@ class BrokerConfiguration:
     repair: Loaded[RepairSettings]
     telemetry: Loaded[TelemetrySettings]
 
+    @property
+    def all(self) -> tuple[Loaded[Any], ...]:
+        return (self.process, self.broker, self.ledger, self.repair, self.telemetry)
+
 
 def load(given: Given) -> BrokerConfiguration:
     """Flags, environment and file as settings. Raises `ConfigurationError`."""
@@ -171,15 +177,9 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
         ownership.reports.tell_lag(watchdog.lag_s_max)
+        traced, to_brokers = tracing(parts, telemetry, "broker", name, clock), tls.to_brokers(security)
         services = Services(
-            settings,
-            store,
-            ledgers,
-            archive,
-            clock,
-            tls.to_brokers(security),
-            tracing=tracing(parts, telemetry, "broker", name, clock),
-            security=secured,
+            settings, store, ledgers, archive, clock, to_brokers, tracing=traced, security=secured
         )
         running = Broker(services, ownership)
         running.services.budget.add_gauge(lambda: ledgers.bytes_lagging)
@@ -197,6 +197,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             await parts.start(Collector(wals.context, wals.own_wal, lambda: repair.is_coordinator))
         if settings.archive_sidecars and running.offloading is not None:
             metrics += await parts.sidecars(process.archive, running.offloading.offloader)
+        checks = broker_checks(running, process.metadata, metrics, archive, to_metadata)
+        running.admin.member = make_member("broker", name, Machine(), configuration.all, security, checks)
         application = make_app(running, metrics)
         await parts.serve_http(application, doors.http, doors.http_tls)
         await send_metrics(parts, telemetry, "broker", name, application[SCRAPES])

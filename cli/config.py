@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +14,6 @@ from quire.cli.noun import json_option
 from quire.cli.output import Answer, Table
 from quire.cli.settings import Given, settings_options
 from quire.runtime import settings
-
-_SECRET: Final = re.compile(r"((?:secret_key|session_token)=)[^&]*")
-"""Credentials in the archive's URL; what is shown here ends up in tickets."""
 
 PROCESSES: Final[Mapping[str, tuple[tuple[type, ...], Mapping[str, Any]]]] = {
     "standalone": (STANDALONE_KINDS, STANDALONE_DEFAULTS),
@@ -47,11 +42,7 @@ def command() -> None:
 @json_option
 def show(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Print every setting of `quire standalone`, its value, and whether a flag, the environment or a file set it."""
-    rows = []
-    for loaded in load_standalone(Given(flags, config)).all:
-        for spec in fields(loaded.values):
-            value = _SECRET.sub(r"\1…", settings.show(spec, getattr(loaded.values, spec.name)))
-            rows.append((spec.name, value, loaded.sources[spec.name]))
+    rows = [row for loaded in load_standalone(Given(flags, config)).all for row in settings.shown(loaded)]
     values = {name: {"value": value, "source": source} for name, value, source in rows}
     Answer(values, Table(("setting", "value", "from"), rows)).say(as_json)
 

@@ -1,7 +1,7 @@
 """`quire`: finds its subcommands by name and imports only the one that is called.
 
-A subcommand lives in `quire.cli.NAME` as the click command `command`. So `quire --help` costs the import of click
-and nothing else.
+A subcommand lives in `quire.cli.NAME` as the click command `command`, with `_` for `-`. So `quire --help` costs the
+import of click and nothing else.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ SUBCOMMANDS = {
     "spark": "Copy a topic's whole history into Parquet files, once.",
     "demo": "Publish, kill, recover, archive and read back with Spark: a tour, with a proof.",
     "certs": "An authority and certificates of your own, for TLS.",
+    "doctor": "Say what is wrong with the machines, the processes and the cluster, and what to change.",
+    "support-bundle": "Write one file with what helps to find out what is wrong; without secrets.",
     "config": "Show the effective settings and where each came from.",
     "bookies": "See the cluster's bookies, drain one, and follow repair.",
     "ledgers": "Recover a ledger by hand.",
@@ -61,7 +63,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"quire.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"quire.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -56,7 +56,7 @@ def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> 
 
 topic_argument = click.argument("topic", shell_complete=_complete_topics)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-_admin_url_option = click.option(
+admin_url_option = click.option(
     "--admin-url",
     default=_default_url,
     show_default=False,
@@ -82,7 +82,7 @@ class Noun(click.Group):
         """A command that is answered by what it decorates. `timeout_s`: how long the broker may take."""
 
         def decorate(ask: Callable[..., Answer]) -> click.Command:
-            @_admin_url_option
+            @admin_url_option
             @json_option
             @connection_options
             @wraps(ask)

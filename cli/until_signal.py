@@ -7,6 +7,7 @@ cancelling it. Whoever asks twice is not faster: a second signal must not cut th
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import socket
@@ -20,7 +21,12 @@ import uvloop
 
 
 def run_until_signal(serving: Coroutine[None, None, None]) -> None:
-    """Run `serving` to its end, or cancel it at the first SIGTERM or SIGINT and let it clean up."""
+    """Run `serving` to its end, or cancel it at the first SIGTERM or SIGINT and let it clean up.
+
+    SIGUSR1 writes the stacks of all threads to standard error, also of a process whose loop stands.
+    """
+    if sys.__stderr__ is not None:
+        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__)
     uvloop.run(_until_signal(serving))
 
 

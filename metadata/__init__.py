@@ -9,5 +9,5 @@ the one page that says what is kept where; `topics` changes a topic's list of se
 
 Read in this order: `store`, `paths`, `records`, `topics`, `segment_states`, `bookie_states`, `lease`, `followed`,
 `notify`, `underreplicated`, `tree`, `watches`, `sqlite`, `open`; then `zookeeper_url`, `zookeeper_session`,
-`zookeeper_wake`, `zookeeper_client`, `zookeeper`.
+`zookeeper_wake`, `zookeeper_client`, `zookeeper`, `zookeeper_servers` (each asked how it is).
 """

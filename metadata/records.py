@@ -394,6 +394,8 @@ class BookieRecord(Record, frozen=True):
     intent: BookieIntent = BookieIntent.STAY
     tls: bool = False
     """It takes TLS at its address."""
+    http_url: str = ""
+    """Of its /metrics and what it tells of itself; "" where it has no such port."""
     version: str = ""
     """Of Quire; "" are those before it was told. Whoever decides by it decides wrong: it is for people."""
 

@@ -3,6 +3,8 @@
 Rooms log through the standard library (`logging.getLogger(__name__)`) and never configure it; a process calls
 `configure` once. Nothing is logged per message or per block. What a line quotes may come from anybody: control
 characters are written as escapes, so that nobody makes lines of his own, or steers the terminal of who reads them.
+
+The last lines are kept in memory as well, for `quire support-bundle`: standard error may be anywhere by then.
 """
 
 from __future__ import annotations
@@ -11,12 +13,20 @@ import json
 import logging
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 _ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 MALFORMED_CHARS_MAX: Final = 200
 """Of what a peer sent instead of HTTP."""
+
+RECENT_LINES: Final = 1_000
+RECENT_CHARS_MAX: Final = 4_000
+"""Of each; a stack is longer, and its end is what matters least."""
+
+_recent: Final[deque[str]] = deque(maxlen=RECENT_LINES)
 
 
 class _TextFormatter(logging.Formatter):
@@ -59,12 +69,25 @@ def malformed_in_a_line(record: logging.LogRecord) -> bool:
     return True
 
 
+class _Recent(logging.Handler):
+    """Keeps lines; the formatting is that of the log itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _recent.append(self.format(record)[:RECENT_CHARS_MAX])
+
+
+def recent_lines() -> Sequence[str]:
+    """The last `RECENT_LINES` of this process, oldest first."""
+    return list(_recent)
+
+
 def configure(level: str = "info", *, as_json: bool = False) -> None:
     """Send the log of this process to standard error, from `level` on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
+    handlers = [logging.StreamHandler(sys.stderr), _Recent()]
+    for handler in handlers:
+        handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = handlers
     root.setLevel(level.upper())
     for foreign in ("aiohttp.access", "botocore"):
         logging.getLogger(foreign).setLevel(max(logging.WARNING, root.level))

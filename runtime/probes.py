@@ -72,7 +72,7 @@ class Scrapes:
         kind = OPEN_METRICS if open_metrics else PROMETHEUS
         return web.Response(body=text.encode(), headers={"Content-Type": kind})
 
-    async def text(self, *, open_metrics: bool, with_names: bool = True) -> str:
+    async def text(self, *, open_metrics: bool = False, with_names: bool = True) -> str:
         key = open_metrics, with_names
         task = self._under_way.get(key)
         if task is None:

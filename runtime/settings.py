@@ -20,13 +20,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.redaction import without_secrets
 
 BYTES = "bytes"
 MILLISECONDS = "ms"
@@ -213,6 +214,13 @@ def show(spec: Field[Any], value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def shown(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
+    """Each setting's name, its value as it would be written, without secrets, and where it came from."""
+    for spec in fields(loaded.values):
+        value = without_secrets(show(spec, getattr(loaded.values, spec.name)))
+        yield spec.name, value, loaded.sources[spec.name]
 
 
 def sample_toml(kinds: tuple[type, ...], defaults: Mapping[str, Any] | None = None) -> str:

@@ -5,7 +5,7 @@ with its providers `tokens`, `basic` (and `turns`: who may have a password looke
 `followed` (keys whose files change), `authorization` (what a role may do), `audit` (what is written down), `security`
 (joins them for a process). Before anybody says who he is: `tls` (contexts, made anew when files change), `listener`
 (connections that begin with a handshake), `connections` (how many there may be), `certificates` (who a certificate says
-its holder is), `certs` (an authority and certificates for a first try).
+its holder is), `certs` (an authority and certificates for a first try), `ending` (certificates that must be renewed).
 
 What is protected, against whom:
 - Who has no credentials, or wrong or expired ones, learns nothing and changes nothing; he costs a connection for ten

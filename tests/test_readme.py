@@ -16,8 +16,9 @@ from tests.cli.running import standalone
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = [(language, text) for language, text in re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)]
-RUN_ELSEWHERE = ("quire standalone", "quire local", "quire bookies decommission")
-"""Processes that end only when told to, and what needs a cluster: tests/cluster and tests/cli have them."""
+RUN_ELSEWHERE = ("quire standalone", "quire local", "quire bookies decommission", "quire doctor")
+"""Processes that end only when told to, what needs a cluster, and what may rightly complain of a machine that is slow:
+tests/cluster and tests/cli have them."""
 PROGRAMS = ["python/first.py", "go/main.go", "java/src/main/java/First.java", "python/archive.py"]
 
 

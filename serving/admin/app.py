@@ -32,6 +32,7 @@ def make_app(broker: Broker, more_metrics: probes.Sources = ()) -> web.Applicati
         [broker.metrics, *more_metrics], broker.admin.metrics.collect, sees_all, broker.services.slices
     )
     application[SCRAPES] = scrapes
+    broker.admin.member.metrics = scrapes.text
     application.add_routes(probes.routes(broker, scrapes))
     application.add_routes(pages.routes())
     return application

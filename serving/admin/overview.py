@@ -2,6 +2,7 @@
 
 What is in the overview costs no walk over topics or segments, so it can be asked every few seconds. Each broker tells
 of itself; one that does not answer is listed by what it reported last, and why it is silent is said beside.
+What each process says of itself at length is in `members`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Struct, to_builtins
 
 from quire import __version__
 from quire.security.authorization import Action
+from quire.serving.admin import members
 from quire.serving.admin.login import identity_of
 from quire.serving.admin.route import REQUEST, Route
 from quire.serving.broker import Broker
@@ -102,5 +104,6 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", f"{OVERVIEW}/here", now, answer=to_builtins, shows=BrokerNow, may=Action.SUPERUSER),
         Route("GET", OVERVIEW, overview, answer=to_builtins, shows=Overview, may=Action.SUPERUSER),
+        *members.routes(broker),
         Route("GET", "/quire/v1/whoami", who, REQUEST, answer=to_builtins, shows=Who, may=Action.OPEN),
     )

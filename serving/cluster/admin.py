@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.ledger.bookies import Bookies
 from quire.ledger.losses import Losses
+from quire.runtime.member import Member
 from quire.serving.cluster.archive_admin import ArchiveAdmin
 from quire.serving.cluster.deletion import Deletion
 from quire.serving.cluster.fan_out import FanOut
@@ -41,3 +42,5 @@ class Admin:
         self.bookies = Bookies(services.ledgers)
         self.metrics = TopicMetrics(registry, services)
         self.losses = Losses(services.ledgers, services.archive)
+        self.member = Member("broker", services.settings.listen)
+        """The process that this broker is in, as it tells of itself; whoever starts one knows more of it."""

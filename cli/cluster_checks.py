@@ -1,0 +1,229 @@
+"""Is the cluster well? Asked of any broker over REST, and, where none answers, of the metadata store itself.
+
+    its members     each says what is wrong with itself (`member_checks`, `runtime/machine`); who is silent is named
+    among them      one version, clocks that agree, bookies that are away or full, repair, ledgers that lost entries
+    the store       ZooKeeper's servers one by one, whether a cluster was begun there, who is registered
+
+Each says where it was met. What could not be looked at is a note, so that nobody takes it for well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import Any, Final
+
+from quire.cli.member_checks import of_object_store, of_servers
+from quire.ledger.retiring import known_bookies
+from quire.metadata import paths
+from quire.metadata.cluster import find_cluster
+from quire.metadata.open import open_store as open_metadata
+from quire.metadata.zookeeper_servers import look as look_at_servers
+from quire.objects.open import open_store as open_objects
+from quire.objects.store import ObjectStore
+from quire.runtime.credentials import Credentials
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
+from quire.runtime.findings import Finding, error, warning
+from quire.runtime.member import DOCTOR
+from quire.runtime.rest import Admin
+from quire.wal.probe import probe
+
+OVERVIEW: Final = "/quire/v1/overview"
+LOST: Final = "/quire/v1/ledgers/lost"
+CLOCKS_MS_MAX: Final = 2_000
+FREE_SHARE_MIN: Final = 0.1
+CLUSTER: Final = "the cluster"
+
+
+@dataclass
+class Looked:
+    """What was found, by where it was; what was looked at, and what could not be."""
+
+    found: list[tuple[str, Finding]] = field(default_factory=list)
+    at: list[str] = field(default_factory=list)
+    not_at: list[str] = field(default_factory=list)
+
+    def add(self, where: str, findings: Iterable[Finding]) -> None:
+        self.at.append(where)
+        self.found += [(where, one) for one in findings]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """JSON, the worst first."""
+        rows = [{"where": where, **one.to_json()} for where, one in self.found]
+        return sorted(rows, key=lambda row: str(row["level"]))
+
+
+def look_at_cluster(admin: Admin, looked: Looked) -> None:
+    """By REST. Raises `NotAuthorized`, `NotAuthenticated`."""
+    try:
+        said, asked_ms, answered_ms = _members(admin, looked)
+    except (Unavailable, ConfigurationError) as problem:
+        looked.add(CLUSTER, [error(str(problem), "start one, or name another address with --admin-url")])
+        return
+    for member in said["members"]:
+        own = [Finding(**one) for one in member["findings"]]
+        looked.add(f"{member['kind']} {member['name']}", [*own, *_clock(member, asked_ms, answered_ms)])
+    looked.not_at += [f"bookie {address}: it has no HTTP port (--http)" for address in said["withoutHttp"]]
+    looked.add(
+        CLUSTER, [error(one, "see whether it runs and what its log ends with") for one in said["silent"]]
+    )
+    try:
+        looked.add(CLUSTER, [*_of_overview(admin.get(OVERVIEW), said), *_lost(admin.get(LOST))])
+    except NotFound:
+        told = f"what answers at {admin.url} is not a broker of this version"
+        looked.add(
+            CLUSTER, [error(told, "see who listens there (ss -ltnp), or name a broker with --admin-url")]
+        )
+    except Unavailable as problem:
+        looked.add(CLUSTER, [error(str(problem), "see what its brokers lack, mostly the metadata store")])
+
+
+def _members(admin: Admin, looked: Looked) -> tuple[Mapping[str, Any], int, int]:
+    """What they say, and when they were asked and had answered, by our clock."""
+    asked_ms = time.time_ns() // 1_000_000
+    try:
+        said = admin.get(DOCTOR)
+    except NotFound:  # an older broker
+        looked.not_at.append(f"processes one by one: the broker at {admin.url} has no {DOCTOR}")
+        said = {"members": [], "silent": [], "withoutHttp": []}
+    return said, asked_ms, time.time_ns() // 1_000_000
+
+
+def _clock(member: Mapping[str, Any], asked_ms: int, answered_ms: int) -> Iterator[Finding]:
+    """It looked at its clock between our question and the answer."""
+    off_ms = max(asked_ms - member["nowMs"], member["nowMs"] - answered_ms)
+    if off_ms > CLOCKS_MS_MAX:
+        side = "behind" if member["nowMs"] < asked_ms else "ahead of"
+        yield warning(
+            f"its clock is {off_ms / 1000:.1f} s {side} that of this machine",
+            "keep all clocks by NTP: retention, delayed delivery and tokens go by them",
+        )
+
+
+def _of_overview(overview: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Finding]:
+    for broker in overview["brokers"]:
+        now = broker.get("now") or {}
+        for why in now.get("whyNotReady", ()):
+            yield error(f"broker {broker['broker']} is not ready: {why}", "its log says more")
+        for what in now.get("warnings", ()):
+            yield warning(f"broker {broker['broker']}: {what}", "`quire ledgers lost` says how to go on")
+    yield from _bookies(overview["bookies"])
+    yield from _versions([*said["members"], *overview["brokers"], *overview["bookies"]])
+    yield from _repair(overview["repair"])
+
+
+def _bookies(bookies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    for one in bookies:
+        name = f"bookie {one['address'] or one['uuid'][:8]}"
+        note = one["note"] or "`quire bookies show` says more"
+        if one["state"] in ("absent", "lost", "draining, absent"):
+            yield error(f"{name} is away ({one['state']})", note)
+        elif one["state"] == "read-only":
+            yield warning(f"{name} takes no new blocks", note)
+        if one["totalBytes"] and one["freeBytes"] < FREE_SHARE_MIN * one["totalBytes"]:
+            free = f"{one['freeBytes'] >> 20} of {one['totalBytes'] >> 20} MiB free"
+            yield warning(
+                f"{name} has {free}", "add bookies, shorten retention, or see `quire archive status`"
+            )
+        if one["damagedCopies"]:
+            yield warning(
+                f"{name} has damaged copies of {one['damagedCopies']} ledgers",
+                "repair makes others by itself (`quire bookies repair`); look at its disk (smartctl)",
+            )
+    if not any(one["state"] == "up" for one in bookies):
+        yield error("no bookie takes new blocks: nothing can be published", "start one, or make room")
+
+
+def _versions(members: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    by_version: dict[str, set[str]] = {}
+    for one in members:
+        name = str(one.get("name") or one.get("broker") or one.get("address") or "this process")
+        by_version.setdefault(one.get("version") or "an older one", set()).add(name)
+    if len(by_version) > 1:
+        told = "; ".join(
+            f"{version}: {', '.join(sorted(names))}" for version, names in sorted(by_version.items())
+        )
+        yield warning(
+            f"several versions run: {told}",
+            "finish the upgrade, or go back: neighbours work together for its time",
+        )
+
+
+def _repair(repair: Mapping[str, Any]) -> Iterator[Finding]:
+    if repair["failed"]:
+        yield warning(
+            f"repair could not copy {repair['failed']} ledgers: {repair['error']}",
+            "`quire bookies repair` shows more; it tries again by itself",
+        )
+
+
+def _lost(ledgers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    for one in ledgers:
+        yield error(
+            f"ledger {one['ledgerId']} of {one['purpose']} lost entries: {one['what']}",
+            "bring back every bookie and disk that was ever taken away; delete nothing before that",
+        )
+
+
+# -- without a broker ---------------------------------------------------------------------------------------
+
+
+async def look_at_metadata(
+    url: str, looked: Looked, tls: Callable[[], SSLContext] | None = None, login: Credentials | None = None
+) -> None:
+    """The store that `url` names: its servers, and who is registered."""
+    where = url.partition("?")[0]
+    if not url.startswith("sqlite:"):
+        looked.add(where, of_servers(await look_at_servers(url, tls)))
+    try:
+        store = await (open_metadata(url, tls) if login is None else open_metadata(url, tls, login))
+    except QuireError as problem:
+        looked.add(where, [error(str(problem), "see that ZooKeeper runs, and that this machine reaches it")])
+        return
+    try:
+        looked.add(where, await _registered(store, url))
+    except QuireError as problem:
+        looked.add(
+            where, [error(str(problem), "give the address and chroot that the bookies are started with")]
+        )
+    finally:
+        await store.close()
+
+
+async def _registered(store: Any, url: str) -> list[Finding]:
+    if url.startswith("sqlite:"):
+        return []  # a standalone registers nobody
+    await find_cluster(store, url)
+    found = []
+    up = set(await store.children(paths.BOOKIES_AVAILABLE))
+    for uuid, record in (await known_bookies(store)).items():
+        if uuid not in up:
+            found.append(
+                error(f"bookie {record.address or uuid} is not up", "start it, or `quire bookies recover`")
+            )
+    if not await store.children(paths.BROKERS):
+        found.append(error("no broker is registered", "start one with this --metadata"))
+    return found
+
+
+async def look_at_object_store(url: str, looked: Looked) -> None:
+    """What archiving does, and what a write-ahead log rests on."""
+    store = open_objects(url)
+    try:
+        found = list(await of_object_store(store))
+        looked.add(store.url, found or await _of_probe(store))
+    finally:
+        await store.close()
+
+
+async def _of_probe(store: ObjectStore) -> list[Finding]:
+    try:
+        await probe(store)
+    except ConfigurationError as problem:
+        return [warning(str(problem), "archiving works all the same; a write-ahead log there does not")]
+    except QuireError as problem:
+        return [error(str(problem), "see whether it is overloaded, and try again")]
+    return []

@@ -1,0 +1,46 @@
+"""Keeps secrets out of what is shown: settings, the security file, lines of the log. What is shown ends up in tickets.
+
+A secret has its place: a parameter of the archive's URL, a field of the security file whose name says so, a header.
+Files that hold one are named, and never read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+HIDDEN: Final = "…"
+
+NAMES: Final = ("secret_key", "session_token", "token", "password", "public_key")
+"""Fields and parameters whose value may be the secret itself. Of keys a path is shown, and data is not."""
+
+_PATTERNS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"((?:secret_key|session_token|access_token|password|token)=)[^&\s'\"]+",
+        r"((?:bearer|basic) )[A-Za-z0-9+/=._~-]{8,}",
+        r"(://[^/\s:@]*:)[^/\s@]+(?=@)",
+        r"()\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*",
+        r"(data:[^,\s]*,)[^\s'\"]+",
+    )
+)
+
+
+def without_secrets(text: str) -> str:
+    """`text` with `HIDDEN` in place of what stands where secrets stand: in URLs, headers and tokens."""
+    for pattern in _PATTERNS:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def hidden(value: Any, name: str = "") -> Any:
+    """JSON without secrets; `name` is the field that has `value`."""
+    if isinstance(value, Mapping):
+        return {key: hidden(one, str(key)) for key, one in value.items()}
+    if isinstance(value, str):
+        is_path = name in ("secret_key", "public_key") and not value.startswith("data:")
+        return HIDDEN if value and name in NAMES and not is_path else without_secrets(value)
+    if isinstance(value, Sequence):
+        return [hidden(one, name) for one in value]
+    return value

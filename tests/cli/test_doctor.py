@@ -1,0 +1,88 @@
+"""`quire doctor` of a server on a laptop: silent when all is well, and not fooled when it is not."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from quire.cli.output import TRY_AGAIN
+from tests.cli.running import Ran, Server, quire, standalone
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server with its archive."""
+    directory = tmp_path_factory.mktemp("doctor")
+    with standalone(directory, "--archive", f"file://{directory}/archive") as server:
+        yield server, directory / "archive"
+
+
+def found(ran: Ran) -> list[dict[str, Any]]:
+    """The findings of a run with --json."""
+    import json
+
+    return list(json.loads(ran.out)["findings"])
+
+
+def test_a_server_that_is_well(own: tuple[Server, Path]) -> None:
+    server, _ = own
+    deadline = monotonic() + PATIENCE_S
+    while (ran := quire("doctor", "--admin-url", server.http_url, "--json")).code != 0:
+        assert monotonic() < deadline, (
+            ran.out
+        )  # a machine that does much else has findings of its own for a while
+        sleep(1.0)
+    assert found(ran) == []
+    at = ran.json["lookedAt"]
+    assert at == ["this machine", f"standalone {server.service_url.partition('://')[2]}", "the cluster"]
+    assert ran.json["notLookedAt"] == []
+    said = quire("doctor", "--admin-url", server.http_url)
+    assert said.code or said.out.startswith("nothing is wrong with this machine, standalone")
+
+
+def test_an_archive_that_refuses(own: tuple[Server, Path]) -> None:
+    server, archive = own
+    shutil.rmtree(archive, ignore_errors=True)
+    archive.write_text("a file where a directory was")
+    ran = quire("doctor", "--admin-url", server.http_url, "--json")
+    archive.unlink()
+    assert ran.code == TRY_AGAIN and "found" in ran.err
+    (one,) = [each for each in found(ran) if "the archive" in each["what"]]
+    assert one["level"] == "error" and one["where"].startswith("standalone") and one["todo"]
+
+
+def test_an_archive_is_tried_from_here(tmp_path: Path) -> None:
+    assert "lookedAt" in quire("doctor", "--machine", "--archive", f"file://{tmp_path}/a", "--json").out
+    (tmp_path / "b").touch()
+    ran = quire("doctor", "--machine", "--archive", f"file://{tmp_path}/b", "--json")
+    assert ran.code == TRY_AGAIN and "cannot be prepared" in ran.out
+
+
+def test_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    ran = quire("doctor", "--admin-url", f"http://127.0.0.1:{port}")
+    assert ran.code == TRY_AGAIN
+    assert "error    the cluster: no broker answers at" in ran.out
+
+
+def test_a_port_of_somebody_else() -> None:
+    """What answers there is no broker, and is not taken for one."""
+    words = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as other:
+        assert other.stdout is not None
+        port = other.stdout.readline().split(" port ")[1].split()[0]
+        ran = quire("doctor", "--admin-url", f"http://127.0.0.1:{port}", "--json")
+        other.terminate()
+    assert ran.code == TRY_AGAIN
+    assert any(each["where"] == "the cluster" and each["level"] == "error" for each in found(ran)), ran.out
