@@ -32,12 +32,13 @@ from quire.bookie.journal_core import (
 )
 from quire.bookie.journal_replay import Apply, JournalReplay
 from quire.bookie.segment_pool import Segment, SegmentPool
+from quire.runtime import slow
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.disk import Worker, aligned_buffer, pages_up
 from quire.runtime.errors import DiskError, DiskFull, QuireError
 from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX
 from quire.runtime.metrics import Histogram
-from quire.wire.block import Buffer
+from quire.wire.block import Buffer, brief
 from quire.wire.bookie import AddDone, Status
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class Journal:
                 return
             assert took_s is not None
             self.sync_s.observe(took_s)
+            if took_s > slow.BOUND.s:
+                _tell_slow(str(self._pool.disk.root), group, took_s)
             segment.position += size_bytes
             self.bytes_written += size_bytes
             if is_fresh:
@@ -259,3 +262,10 @@ def _tell(group: Group) -> None:
             done(statuses)
         except Exception:
             log.exception("a callback of journal group %d failed", group.number)
+
+
+def _tell_slow(place: str, group: Group, took_s: float) -> None:
+    stored = [brief(part) for part in group.parts if len(part) > CONTROL_BYTES]
+    _, ledger, entry, *_ = stored[0] if stored else (0, -1, -1, 0, 0)
+    what = f"the journal {place} with {len(stored)} blocks from entry {ledger}:{entry} on"
+    slow.tell("sync", what, took_s, journal=place, blocks=len(stored), ledger=ledger, entry=entry)

@@ -38,14 +38,15 @@ from quire.cli.settings import (
     Given,
     check_cluster_store,
     check_file,
-    check_log_level,
+    check_log,
     settings_options,
+    start_log,
 )
 from quire.cli.telemetry import send_metrics
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
-from quire.runtime import log, probes
+from quire.runtime import probes
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import SystemClock
 from quire.runtime.disk import RealDisk
@@ -94,10 +95,15 @@ class BookieProcessSettings:
     )
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
+    log_slow_ms: int = setting(
+        1_000,
+        "Operations that take longer are named in the log, with what took how long; 0: none.",
+        unit=MILLISECONDS,
+    )
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        check_log_level(self.log_level)
+        check_log(self)
         check_cluster_store(self.metadata)
         for address in (self.listen, self.advertise, self.http):
             if address:
@@ -284,7 +290,7 @@ def command(config: Path | None, **flags: Any) -> None:
                    --metadata zk://zookeeper:2181/quire --listen 0.0.0.0:3181 --advertise bookie-1:3181
     """
     configuration = load(Given(flags, config))
-    log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    start_log(configuration.process.values)
     run_until_signal(_run(configuration))
 
 

@@ -29,8 +29,9 @@ from quire.cli.settings import (
     Given,
     check_cluster_store,
     check_file,
-    check_log_level,
+    check_log,
     settings_options,
+    start_log,
     wal_defaults,
 )
 from quire.cli.telemetry import send_metrics, tracing
@@ -44,13 +45,12 @@ from quire.metadata.cluster import begin_cluster, find_cluster
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
-from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.machine import Machine
 from quire.runtime.memory import keep_heap
 from quire.runtime.metrics import MetricSource
-from quire.runtime.settings import Loaded, format_address, parse_address, setting
+from quire.runtime.settings import MILLISECONDS, Loaded, format_address, parse_address, setting
 from quire.runtime.telemetry import TelemetrySettings
 from quire.security import tls
 from quire.security.configuration import load as load_security
@@ -92,10 +92,15 @@ class BrokerProcessSettings:
     )
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
+    log_slow_ms: int = setting(
+        1_000,
+        "Operations that take longer are named in the log, with what took how long; 0: none.",
+        unit=MILLISECONDS,
+    )
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        check_log_level(self.log_level)
+        check_log(self)
         check_cluster_store(self.metadata)
         if self.balance_moves_per_minute_max < 0:
             raise ConfigurationError("balance_moves_per_minute_max must not be negative")
@@ -284,7 +289,7 @@ def command(config: Path | None, **flags: Any) -> None:
                    --new-cluster true
     """
     configuration = load(Given(flags, config))
-    log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    start_log(configuration.process.values)
     run_until_signal(_run(configuration))
 
 

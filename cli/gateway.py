@@ -18,20 +18,20 @@ from quire.cli.settings import (
     Given,
     check_cluster_store,
     check_file,
-    check_log_level,
+    check_log,
     settings_options,
+    start_log,
 )
 from quire.cli.telemetry import send_metrics
 from quire.cli.until_signal import ready, run_until_signal
 from quire.gateway.gateway import Gateway
 from quire.metadata.cluster import find_cluster
 from quire.metadata.open import look_at
-from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
 from quire.runtime.probes import Scrapes
-from quire.runtime.settings import parse_address, setting
+from quire.runtime.settings import MILLISECONDS, parse_address, setting
 from quire.runtime.telemetry import TelemetrySettings
 from quire.security import tls
 from quire.security.configuration import load as load_security
@@ -54,10 +54,15 @@ class GatewaySettings:
     )
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
+    log_slow_ms: int = setting(
+        1_000,
+        "Operations that take longer are named in the log, with what took how long; 0: none.",
+        unit=MILLISECONDS,
+    )
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        check_log_level(self.log_level)
+        check_log(self)
         check_cluster_store(self.metadata)
         parse_address(self.listen)
         parse_address(self.http)
@@ -83,7 +88,7 @@ def command(config: Path | None, **flags: Any) -> None:
     check_file(config, *KINDS)
     given = Given(flags, config)
     settings = given.load(GatewaySettings).values
-    log.configure(settings.log_level, as_json=settings.log_json)
+    start_log(settings)
     run_until_signal(_run(settings, given.load(TelemetrySettings).values))
 
 

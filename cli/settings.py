@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import click
 
-from quire.runtime import settings
+from quire.runtime import log, settings
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.settings import setting
+from quire.runtime.settings import MILLISECONDS, setting
 from quire.wal.settings import WalSettings
 
 S = TypeVar("S")
@@ -25,10 +25,29 @@ SECURITY: Final = (
 )
 
 
-def check_log_level(level: str) -> None:
+class LogSettings(Protocol):
+    """What the settings of every process have of its log."""
+
+    @property
+    def log_level(self) -> str: ...
+
+    @property
+    def log_json(self) -> bool: ...
+
+    @property
+    def log_slow_ms(self) -> int: ...
+
+
+def check_log(settings: LogSettings) -> None:
     """Raises `ConfigurationError`."""
-    if level not in ("debug", "info", "warning", "error"):
-        raise ConfigurationError(f"log_level {level!r} is not debug, info, warning or error")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigurationError(f"log_level {settings.log_level!r} is not debug, info, warning or error")
+    if settings.log_slow_ms < 0:
+        raise ConfigurationError("log_slow_ms must not be negative")
+
+
+def start_log(settings: LogSettings) -> None:
+    log.configure(settings.log_level, as_json=settings.log_json, slow_ms=settings.log_slow_ms)
 
 
 def check_cluster_store(metadata: str) -> None:
@@ -58,10 +77,15 @@ class StandaloneSettings:
     security: str = setting("", SECURITY)
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
+    log_slow_ms: int = setting(
+        1_000,
+        "Operations that take longer are named in the log, with what took how long; 0: none.",
+        unit=MILLISECONDS,
+    )
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        check_log_level(self.log_level)
+        check_log(self)
         settings.parse_address(self.http, "http")
         if not self.data:
             raise ConfigurationError("data must name a directory")

@@ -23,9 +23,8 @@ from quire.cli.assemble import (
     load_standalone,
     standalone,
 )
-from quire.cli.settings import Given, settings_options
+from quire.cli.settings import Given, settings_options, start_log
 from quire.cli.until_signal import run_until_signal, say_ready
-from quire.runtime.log import configure as configure_log
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ def command(config: Path | None, **flags: Any) -> None:
       quire standalone --archive 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
     """
     configuration = load_standalone(Given(flags, config))
-    configure_log(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    start_log(configuration.process.values)
     run_until_signal(_serve(configuration))
 
 

@@ -22,12 +22,14 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from quire.ledger.patience import Patience
 from quire.metadata.records import BookieRecord
+from quire.runtime import slow
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.network import keep_alive
+from quire.runtime.network import keep_alive, peer_address
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import why_failed
 from quire.security.tls import BetweenProcesses, FollowedContext
-from quire.wire.bookie import AddDone, AddRequest, Request, Status
+from quire.wire.block import brief
+from quire.wire.bookie import AddDone, AddRequest, ReadRequest, Request, Status
 from quire.wire.bookie_codec import (
     AddResponse,
     AnyRequest,
@@ -67,6 +69,21 @@ class _Asked(NamedTuple):
     deadline: float
     is_add: bool
     answer: Answer
+    body: AnyRequest
+
+
+def _tell_slow(transport: asyncio.Transport | None, body: AnyRequest, took_s: float) -> None:
+    bookie = peer_address(transport).removeprefix("/")
+    if isinstance(body, AddRequest):
+        _, ledger, entry, *_ = brief(body.blocks[0])
+        what = f"{bookie} with {len(body.blocks)} blocks from entry {ledger}:{entry} on"
+        slow.tell("answer of a bookie", what, took_s, bookie=bookie, ledger=ledger, entry=entry)
+    elif isinstance(body, ReadRequest):
+        ledger, entry = body.ledger_id, body.first_entry
+        what = f"{bookie} reading from entry {ledger}:{entry} on"
+        slow.tell("answer of a bookie", what, took_s, bookie=bookie, ledger=ledger, entry=entry)
+    else:
+        slow.tell("answer of a bookie", f"{bookie} to a {type(body).__name__}", took_s, bookie=bookie)
 
 
 class _Timeouts:
@@ -114,7 +131,7 @@ class _Connection(asyncio.BufferedProtocol):
         assert self._transport is not None and self.is_open
         now, is_add = self._loop.time(), isinstance(body, AddRequest)
         deadline = now + self._timeouts.seconds(is_add)
-        self._in_flight[self._next_id] = _Asked(now, deadline, is_add, answer)
+        self._in_flight[self._next_id] = _Asked(now, deadline, is_add, answer, body)
         self._transport.writelines(encode(self._next_id, body))
         self._next_id += 1
         if self._timer is None:
@@ -145,6 +162,8 @@ class _Connection(asyncio.BufferedProtocol):
             if asked is not None and isinstance(body, Response):
                 self.has_answered = True
                 self._timeouts.observe(asked, now)
+                if now - asked.sent_at > slow.BOUND.s:
+                    _tell_slow(self._transport, asked.body, now - asked.sent_at)
                 asked.answer(body)
             elif request_id in self._given_up:
                 self._given_up.discard(request_id)

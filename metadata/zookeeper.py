@@ -60,6 +60,7 @@ from quire.metadata.zookeeper_client import (
 )
 from quire.metadata.zookeeper_session import SessionCore, SessionState
 from quire.metadata.zookeeper_url import ZooKeeperUrl, parse_url
+from quire.runtime import slow
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import (
     AlreadyExists,
@@ -258,6 +259,8 @@ class ZooKeeperStore:
             if resumed is not None:
                 self._arm_all()  # what was on its way to be armed was told too early
         path, change = self._on_their_way.pop(answer.future, ("", False))
+        if (took_s := time.monotonic() - answer.asked_at) > slow.BOUND.s:
+            slow.tell("metadata", f"{'a change' if change else 'a read'} of {path}", took_s, path=path)
         if answer.future.done():
             return
         if answer.error is None:

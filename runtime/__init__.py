@@ -8,7 +8,7 @@ Read in this order: `errors`, `limits`, `transitions` (tables of states), `clock
 broker, asked over HTTP), `metrics` (what they are), `metric_table` (all of them), `metric_docs` (the page of them),
 `exposition` (their text), `probes` (`/health`, `/metrics`), `telemetry` (OpenTelemetry), `http_door` (connections to
 `/metrics` and REST), `other_sites` (whose pages ask nothing here), `tasks`, `turn` (its end), `slices`, `threads`
-(for calls that may hang), `watchdog`, `redaction` (of secrets), `settings`, `log`, `findings` (what is wrong, what to
-change), `machine` (whether it is fit), `member` (a process, as it tells of itself), `memory`, `weak` (callbacks that
-keep nobody).
+(for calls that may hang), `watchdog`, `redaction` (of secrets), `settings`, `slow` (operations that take long), `log`,
+`findings` (what is wrong, what to change), `machine` (whether it is fit), `member` (a process, as it tells of itself),
+`memory`, `weak` (callbacks that keep nobody).
 """

@@ -16,7 +16,7 @@ from quire.cli.settings import Given
 from quire.runtime import settings
 
 SAMPLE = Path(__file__).parents[1] / "deploy" / "quire.toml"
-SETTINGS_MAX = 69
+SETTINGS_MAX = 70
 
 
 def uncommented(text: str) -> str:

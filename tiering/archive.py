@@ -30,6 +30,7 @@ from uuid import uuid4
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.objects.open import open_store
 from quire.objects.store import ObjectStore
+from quire.runtime import slow
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskFull, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.limits import MIB
@@ -44,6 +45,8 @@ _SIDECAR: Final = ".parquet"
 STEP_BYTES: Final = MIB
 VERIFY_BYTES: Final = 4 * MIB
 BLOCKS_PER_TURN: Final = 200
+SLOW_BYTES_PER_S: Final = 4 * MIB
+"""An upload takes as long as its bytes need: one that is slower than this is told of."""
 """Blocks proven before the loop gets a turn: about a millisecond."""
 
 log = logging.getLogger(__name__)
@@ -115,6 +118,7 @@ class Archive:
         except OutcomeUnknown:
             if not upload.is_complete:
                 raise
+        sent_s = self._clock.monotonic() - began_s
         pointer = ArchivePointer(
             store=self.store.url,
             name=name,
@@ -127,7 +131,12 @@ class Archive:
             await self.verify(pointer)
         except NotFound as error:
             raise Unavailable(f"segment {segment.ledger_id} of {topic} was not uploaded: {error}") from error
-        self.upload_s.observe(self._clock.monotonic() - began_s)
+        uploaded_s = self._clock.monotonic() - began_s
+        self.upload_s.observe(uploaded_s)
+        if uploaded_s > max(slow.BOUND.s, segment.bytes / SLOW_BYTES_PER_S):
+            parts = {"reading and sending": sent_s, "verifying": uploaded_s - sent_s}
+            what = f"segment {segment.ledger_id} of {topic}, {segment.bytes} bytes,"
+            slow.tell("upload", what, uploaded_s, parts, topic=topic, ledger=segment.ledger_id)
         return pointer
 
     def open(self, pointer: ArchivePointer) -> ArchiveReader:

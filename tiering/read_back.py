@@ -23,6 +23,7 @@ from typing import Final
 from quire.metadata.records import ArchivePointer
 from quire.objects.fetched import Fetched
 from quire.objects.store import BlockingStore, ObjectStore
+from quire.runtime import slow
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_INDEX_CACHE_BYTES
 from quire.runtime.metrics import Histogram
@@ -137,7 +138,12 @@ class ArchiveCache:
     async def _load(self, store: ObjectStore, index: Index, stretch: int) -> Chunk:
         began_s = self._clock.monotonic()
         chunk = await _load_chunk(store, index, stretch)
-        self.read_s.observe(self._clock.monotonic() - began_s)
+        took_s = self._clock.monotonic() - began_s
+        self.read_s.observe(took_s)
+        if took_s > slow.BOUND.s:
+            slow.tell(
+                "read of the archive", f"{index.object_name} in {store.url}", took_s, object=index.object_name
+            )
         return chunk
 
     async def close(self) -> None:

@@ -9,8 +9,8 @@ from typing import Final
 from quire.runtime.errors import CorruptionError, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 from quire.serving.cluster.registry import Registry
-from quire.serving.cluster.topic_loader import must_be_loaded_anew
 from quire.serving.names import TopicName
+from quire.serving.topic.topic import must_be_loaded_anew
 
 RETRY_S: Final = 1.0
 TOPICS_A_TURN: Final = 500

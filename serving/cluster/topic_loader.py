@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
+from quire.runtime import slow
 from quire.serving.cluster.bundle_totals import BundleTotals
 from quire.serving.cluster.bundles import Bundles, bundle_of
 from quire.serving.cluster.catalogue import Catalogue
@@ -18,7 +19,6 @@ from quire.serving.cluster.topic_ownership import TopicOwnership
 from quire.serving.model.ports import was_unloaded
 from quire.serving.names import TopicName
 from quire.serving.policy.applied import AppliedPolicies
-from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.service import TopicPoliciesService
 from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
@@ -26,7 +26,7 @@ from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.log import LedgerLog
 from quire.serving.topic.null_log import NullLog
 from quire.serving.topic.services import Services
-from quire.serving.topic.topic import AnyTopic, PersistentTopic, Topic, is_persistent
+from quire.serving.topic.topic import AnyTopic, PersistentTopic, Topic, must_be_loaded_anew
 
 
 class TopicLoader:
@@ -57,26 +57,36 @@ class TopicLoader:
 
         Raises `NotFound`, `NotOwner`, `Unavailable`, `ConfigurationError`, and what recovery raises.
         """
-        namespace = await self._catalogue.namespace(name)
-        if name.is_persistent and not self._bundles.is_open(bundle):
-            async with self._slots:
-                await self._catalogue.find_or_create(name, namespace, create)
-            self._ownership.still(name, bundle)
-            await self._bundles.of(namespace, name)
-        load = self._load_persistent if name.is_persistent else self._make_non_persistent
-        async with self._slots:
-            topic = await load(name, namespace, create)
-            try:
-                while not await self._is_up_to_date(topic):
-                    await topic.unload()
-                    topic = await load(name, namespace, create)
+        with slow.Stopwatch("load", str(name), self._services.clock.monotonic, topic=str(name)) as watch:
+            namespace = await self._catalogue.namespace(name)
+            watch.part("its namespace")
+            if name.is_persistent and not self._bundles.is_open(bundle):
+                async with self._slots:
+                    await self._catalogue.find_or_create(name, namespace, create)
+                watch.part("its record")
                 self._ownership.still(name, bundle)
-                if topic.is_closed:
-                    raise was_unloaded(topic.name)
-            except BaseException:
-                topic.drop()  # it has an open ledger, and no other part would ever let go of it
-                raise
-            return topic
+                await self._bundles.of(namespace, name)
+                watch.part("its bundle's state log")
+            async with self._slots:
+                watch.part("loads of others")
+                return await self._load(name, namespace, bundle, create=create)
+
+    async def _load(
+        self, name: TopicName, namespace: NamespaceRecord, bundle: str, *, create: bool
+    ) -> AnyTopic:
+        load = self._load_persistent if name.is_persistent else self._make_non_persistent
+        topic = await load(name, namespace, create)
+        try:
+            while not await self._is_up_to_date(topic):
+                await topic.unload()
+                topic = await load(name, namespace, create)
+            self._ownership.still(name, bundle)
+            if topic.is_closed:
+                raise was_unloaded(topic.name)
+        except BaseException:
+            topic.drop()  # it has an open ledger, and no other part would ever let go of it
+            raise
+        return topic
 
     async def _is_up_to_date(self, topic: AnyTopic) -> bool:
         """The policies may have changed while it was loaded; False when they ask for another load."""
@@ -126,11 +136,6 @@ class TopicLoader:
 
     async def _applied(self, name: TopicName) -> AppliedPolicies:
         return AppliedPolicies(await self._policies.of(name), self._services.clock, self._services.limiters)
-
-
-def must_be_loaded_anew(topic: AnyTopic, policies: TopicPolicies) -> bool:
-    """Deduplication is turned on and off by a load, which learns what was sent before."""
-    return is_persistent(topic) and policies.deduplication != (topic.log.dedup is not None)
 
 
 def subscriptions_of(topic: AnyTopic) -> Subscriptions:

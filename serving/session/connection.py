@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, transport: asyncio.Transport) -> None:
         address = peer_address(transport)
         expected = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
-        self.peer = Peer(address, expected)
+        self.peer = Peer(address, self.host.connections.total + 1, expected)
         self.inbound = Inbound(self, transport)
         self.outbound = Outbound(transport, self.inbound, self.host.at_end_of_turn)
         self.requests = Requests(self.host, self.inbound)
@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count(error)
         if _log.isEnabledFor(logging.DEBUG):
             name = pb.ServerError.Name(code)
-            _log.debug("%s: %s is refused (%s): %s", self.peer.address, what, name, text)
+            _log.debug("%s: %s is refused (%s): %s", self.peer.name, what, name, text)
         return code, text
 
     def _count(self, error: BaseException) -> None:
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, error: Exception) -> None:
         """As `refuse`; a bug is logged."""
         if not isinstance(error, QuireError):
-            _log.error("connection %s failed", self.peer.address, exc_info=error)
+            _log.error("connection %s failed", self.peer.name, exc_info=error)
         self.refuse(error)
 
     def refuse(self, error: BaseException) -> None:
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         self._count(error)
-        _log.info("closing connection %s: %s", self.peer.address, error)
+        _log.info("closing connection %s: %s", self.peer.name, error)
         text = str(error) if isinstance(error, QuireError) else "internal error"
         self.write(commands.error(commands.NO_REQUEST, code_of(error), text))
         self.close()

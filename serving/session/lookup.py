@@ -87,7 +87,7 @@ async def _matching(connection: Connection, body: pb.CommandGetTopicsOfNamespace
             names = await matching(TopicsPattern(body.topics_pattern), names, connection.host.clock)
             filtered = True
         except (ConfigurationError, LimitExceeded) as error:
-            _log.info("%s gets all topics and filters itself: %s", connection.peer.address, error)
+            _log.info("%s gets all topics and filters itself: %s", connection.peer.name, error)
     elif not body.topics_hash:
         return commands.topics_of_namespace(body.request_id, names)
     now = topics_hash(names)

@@ -22,8 +22,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Peer:
-    def __init__(self, address: str, handshake: asyncio.TimerHandle) -> None:
+    def __init__(self, address: str, number: int, handshake: asyncio.TimerHandle) -> None:
         """`handshake` closes the connection when it does not come in time."""
+        self.name: Final = f"c{number}{address}"
+        """`c17/10.0.0.5:41230` in every line of the log about it: ports are used again, numbers are not."""
         self._handshake = handshake
         self._was_pinged = False
         self._unsent_bytes = 0
@@ -47,6 +49,9 @@ class Peer:
     def connected(self, client_version: str, *, wants_index: bool) -> None:
         """CONNECT came."""
         self._handshake.cancel()
+        if not self.is_connected:
+            role = "" if self.login is None else f" as {self.login.identity}"
+            _log.info("connection %s is of %s%s", self.name, client_version[:NAME_CHARS_MAX], role)
         self.is_connected = True
         self.client_version = client_version[:NAME_CHARS_MAX]
         self.wants_index = wants_index
@@ -79,5 +84,5 @@ class Peer:
             inbound.rest()
             outbound.write(commands.PING)
         else:
-            _log.info("closing connection %s: silent since it was pinged", self.address)
+            _log.info("closing connection %s: silent since it was pinged", self.name)
             outbound.abort()

@@ -100,7 +100,7 @@ async def _look_at(guard: Guard, connection: Connection, end: End, action: Actio
             guard.look_again(place.tenant, place.namespace)
         return
     if _is_open(end):
-        _log.info("%s: closing what it may no longer have: %s", connection.peer.address, decision.why)
+        _log.info("%s: closing what it may no longer have: %s", connection.peer.name, decision.why)
         guard.audit.record(
             "revoked", login.identity, connection.peer.address, action.name, str(place), decision.why
         )

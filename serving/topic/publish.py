@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
 from quire.ledger.writer import LedgerWriter
 from quire.ledger.writer_core import Pending
+from quire.runtime import slow
 from quire.runtime.clock import Clock
 from quire.runtime.limits import (
     BLOCK_BYTES_MAX,
@@ -194,6 +196,8 @@ class Turn:
         self._at_end = at_end
         self._now_s = -1.0
         self._due: list[Publisher] = []
+        self.slow_before_s = -math.inf
+        """What came before that and is answered in this turn took too long."""
 
     def add(self, publisher: Publisher) -> None:
         """Let `publisher` cut when this turn is over. To be called once per publisher and turn."""
@@ -205,8 +209,18 @@ class Turn:
         """The monotonic time as of this turn: looked at when it is first asked for. Thousands ask."""
         if self._now_s < 0:
             self._now_s = self._clock.monotonic()
+            self.slow_before_s = self._now_s - slow.BOUND.s
             self._at_end(self._end)
         return self._now_s
+
+    def tell_slow(self, topic: str, flight: InFlightBlock) -> None:
+        """A block has the time at which it was cut: before it waited for that, after it for its bookies."""
+        took_s = self.now_s() - flight.came_s
+        bookies_s = min(took_s, max(0.0, (self._clock.now_ms() - flight.clock_ms) / 1000))
+        ledger, entry = flight.ledger_id, flight.first_entry
+        parts = {"waiting": took_s - bookies_s, "bookies": bookies_s}
+        what = f"{topic} to entry {ledger}:{entry}"
+        slow.tell("publish", what, took_s, parts, topic=topic, ledger=ledger, entry=entry)
 
     def _end(self) -> None:
         self._now_s = -1.0

@@ -244,6 +244,8 @@ class Topic(Generic[LogT]):
         is_read = len(subscriptions) > 0
         self.log.keep(flights, at_hand=is_read)
         now_s = self._turn.now_s()
+        if flights[0].came_s < self._turn.slow_before_s:
+            self._turn.tell_slow(self.name, flights[0])
         for flight in flights:
             self.received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
         if self.log.tracing is not None:
@@ -259,3 +261,8 @@ PersistentTopic: TypeAlias = Topic[LedgerLog]
 def is_persistent(topic: AnyTopic) -> TypeGuard[PersistentTopic]:
     """It keeps messages."""
     return isinstance(topic.log, LedgerLog)
+
+
+def must_be_loaded_anew(topic: AnyTopic, policies: TopicPolicies) -> bool:
+    """Deduplication is turned on and off by a load, which learns what was sent before."""
+    return is_persistent(topic) and policies.deduplication != (topic.log.dedup is not None)

@@ -1,0 +1,99 @@
+"""Who asks a bookie for what it tells of itself must be a superuser, where people log in; probes are for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from quire.cli.bookie_http import advertised_http, make_app
+from quire.cli.parts import Parts
+from quire.runtime.findings import error
+from quire.runtime.member import DOCTOR, SUPPORT, Member
+from quire.runtime.metrics import Values
+from quire.runtime.probes import Scrapes
+from quire.security.configuration import load
+from tests.cli.running import quire
+
+
+class Process:
+    def why_not_ready(self) -> Sequence[str]:
+        return []
+
+    def warnings(self) -> Sequence[str]:
+        return []
+
+    def metrics(self) -> Values:
+        return {"quire_bookie_ledgers": 7}
+
+
+class Client:
+    def __init__(self, client: TestClient, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+
+    async def status(self, path: str, role: str = "") -> int:
+        headers = {}
+        if role:
+            made = quire("tokens", "create", role, "--secret-key", str(self._folder / "key"))
+            headers = {"Authorization": f"Bearer {made.out.strip()}"}
+        async with self._client.get(path, headers=headers) as answer:
+            await answer.read()
+            return answer.status
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    assert quire("tokens", "create-key", str(tmp_path / "key")).code == 0
+    file = tmp_path / "security.toml"
+    file.write_text("[authentication.token]\nsecret_key = 'key'\n[authorization]\nsuperusers = ['admin']\n")
+    async with Parts() as parts:
+        process = Process()
+        app = make_app(process, Scrapes([process.metrics]), Member("bookie", "b:1"), load(str(file)), parts)
+        async with TestClient(TestServer(app)) as made:
+            yield Client(made, tmp_path)
+
+
+@pytest.mark.parametrize("path", [DOCTOR, SUPPORT])
+async def test_only_superusers_are_told(client: Client, path: str) -> None:
+    assert await client.status(path) == 401
+    assert await client.status(path, "app") == 403
+    assert await client.status(path, "admin") == 200
+    assert await client.status("/metrics") == await client.status("/health") == 200
+
+
+@pytest.mark.parametrize(
+    ("http_url", "address", "told"),
+    [
+        ("", "bookie-1:3181", ""),
+        ("http://0.0.0.0:8000", "bookie-1:3181", "http://bookie-1:8000"),
+        ("http://127.0.0.1:8000", "127.0.0.1:3181", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000", "bookie-1:3181", ""),
+        ("https://10.0.0.7:8000", "bookie-1:3181", "https://10.0.0.7:8000"),
+    ],
+)
+def test_brokers_are_told_a_port_that_they_can_reach(http_url: str, address: str, told: str) -> None:
+    assert advertised_http(http_url, address) == told
+
+
+async def test_a_check_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.runtime.member.CHECK_S", 0.05)
+
+    async def fails() -> list[object]:
+        raise OSError("no such device")
+
+    async def hangs() -> list[object]:
+        await asyncio.sleep(60)
+        return []
+
+    async def finds() -> list[object]:
+        return [error("it burns", "pour water")]
+
+    member = Member("bookie", "b:1", checks={"a disk": fails, "a mount": hangs, "fire": finds})  # type: ignore[dict-item]
+    found = [one["what"] for one in (await member.doctor())["findings"]]
+    assert found == [
+        "looking at a disk failed: no such device", "looking at a mount takes more than 0.05 s", "it burns"
+    ]  # fmt: skip
