@@ -161,10 +161,10 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         broker.admin.member = make_member(
             "standalone",
             doors.urls[0].partition("://")[2],
-            bookie_machine(configuration.bookie.values),
+            bookie_machine(configuration.bookie.values, configuration.wal.values.wal),
             configuration.all,
             security,
-            broker_checks(broker, process.metadata, metrics, archive),
+            broker_checks(broker, process.metadata, metrics, archive, configuration.wal.values.wal),
         )
         application = make_app(broker, metrics)
         await parts.serve_http(application, doors.http, doors.http_tls)

@@ -31,7 +31,7 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.bookie_http import advertised_http, make_app
 from quire.cli.doors import listen_tls
-from quire.cli.members import bookie_checks, bookie_machine, make_member
+from quire.cli.members import bookie_machine, make_member, process_checks
 from quire.cli.parts import Parts, url_of
 from quire.cli.settings import (
     SECURITY,
@@ -225,7 +225,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
                 bookie_machine(settings),
                 (configuration.process, configuration.storage, configuration.telemetry),
                 security,
-                bookie_checks(store, process.metadata, [running.metrics, watchdog.metrics], to_metadata),
+                process_checks(store, process.metadata, [running.metrics, watchdog.metrics], to_metadata),
             )
             app = make_app(running, scrapes, member, security, parts)
             await parts.serve_http(app, http, http_tls)

@@ -128,7 +128,7 @@ class BrokerConfiguration:
 
     @property
     def all(self) -> tuple[Loaded[Any], ...]:
-        return (self.process, self.broker, self.ledger, self.repair, self.telemetry)
+        return (self.process, self.broker, self.wal, self.ledger, self.repair, self.telemetry)
 
 
 def load(given: Given) -> BrokerConfiguration:
@@ -202,7 +202,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             await parts.start(Collector(wals.context, wals.own_wal, lambda: repair.is_coordinator))
         if settings.archive_sidecars and running.offloading is not None:
             metrics += await parts.sidecars(process.archive, running.offloading.offloader)
-        checks = broker_checks(running, process.metadata, metrics, archive, to_metadata)
+        wal_url = configuration.wal.values.wal
+        checks = broker_checks(running, process.metadata, metrics, archive, wal_url, to_metadata)
         running.admin.member = make_member("broker", name, Machine(), configuration.all, security, checks)
         application = make_app(running, metrics)
         await parts.serve_http(application, doors.http, doors.http_tls)

@@ -81,11 +81,20 @@ def look_at_cluster(admin: Admin, looked: Looked) -> None:
         looked.add(CLUSTER, [error(str(problem), "see what its brokers lack, mostly the metadata store")])
 
 
+def asked_of_all(admin: Admin, path: str) -> dict[str, Any]:
+    """What members say, and a gateway where it is asked, which nobody else knows of. Raises `NotFound` and others."""
+    said: dict[str, Any] = admin.get(path)
+    for one in admin.get(f"{path}?here=true")["members"]:
+        if one["kind"] == "gateway":
+            said["members"].append(one)
+    return said
+
+
 def _members(admin: Admin, looked: Looked) -> tuple[Mapping[str, Any], int, int]:
     """What they say, and when they were asked and had answered, by our clock."""
     asked_ms = time.time_ns() // 1_000_000
     try:
-        said = admin.get(DOCTOR)
+        said = asked_of_all(admin, DOCTOR)
     except NotFound:  # an older broker
         looked.not_at.append(f"processes one by one: the broker at {admin.url} has no {DOCTOR}")
         said = {"members": [], "silent": [], "withoutHttp": []}
@@ -133,8 +142,6 @@ def _bookies(bookies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
                 f"{name} has damaged copies of {one['damagedCopies']} ledgers",
                 "repair makes others by itself (`quire bookies repair`); look at its disk (smartctl)",
             )
-    if not any(one["state"] == "up" for one in bookies):
-        yield error("no bookie takes new blocks: nothing can be published", "start one, or make room")
 
 
 def _versions(members: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -213,7 +220,7 @@ async def look_at_object_store(url: str, looked: Looked) -> None:
     """What archiving does, and what a write-ahead log rests on."""
     store = open_objects(url)
     try:
-        found = list(await of_object_store(store))
+        found = list(await of_object_store(store, "the object store"))
         looked.add(store.url, found or await _of_probe(store))
     finally:
         await store.close()

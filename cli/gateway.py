@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from quire.cli.doors import open_doors
+from quire.cli.members import make_member, process_checks
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import (
     SECURITY,
@@ -30,8 +31,9 @@ from quire.metadata.open import look_at
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
+from quire.runtime.machine import Machine
 from quire.runtime.probes import Scrapes
-from quire.runtime.settings import MILLISECONDS, parse_address, setting
+from quire.runtime.settings import MILLISECONDS, Loaded, parse_address, setting
 from quire.runtime.telemetry import TelemetrySettings
 from quire.security import tls
 from quire.security.configuration import load as load_security
@@ -87,21 +89,24 @@ def command(config: Path | None, **flags: Any) -> None:
     """
     check_file(config, *KINDS)
     given = Given(flags, config)
-    settings = given.load(GatewaySettings).values
-    start_log(settings)
-    run_until_signal(_run(settings, given.load(TelemetrySettings).values))
+    loaded = given.load(GatewaySettings), given.load(TelemetrySettings)
+    start_log(loaded[0].values)
+    run_until_signal(_run(*loaded))
 
 
-async def _run(settings: GatewaySettings, telemetry: TelemetrySettings) -> None:
-    async with gateway(settings, telemetry) as urls:
+async def _run(settings: Loaded[GatewaySettings], telemetry: Loaded[TelemetrySettings]) -> None:
+    async with gateway(settings.values, telemetry.values, (settings, telemetry)) as urls:
         await ready(*urls)
 
 
 @asynccontextmanager
 async def gateway(
-    settings: GatewaySettings, telemetry: TelemetrySettings | None = None
+    settings: GatewaySettings, telemetry: TelemetrySettings | None = None, loaded: Sequence[Loaded[Any]] = ()
 ) -> AsyncIterator[Sequence[str]]:
-    """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses, then those with TLS."""
+    """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses, then those with TLS.
+
+    `loaded`: where its settings came from, for who asks it.
+    """
     look_at(settings.metadata)
     security = load_security(settings.security)
     if security.authentication is not None and security.audit is not None and not security.audit.file:
@@ -128,8 +133,12 @@ async def gateway(
             secured,
         )
         parts.push_async_callback(running.stop)
-        await running.start(doors.clients, doors.http, doors.clients_tls, doors.http_tls)
-        await send_metrics(
-            parts, telemetry or TelemetrySettings(), "gateway", doors.urls[0], Scrapes([running.metrics])
+        scrapes = Scrapes([running.metrics])
+        checks = process_checks(store, settings.metadata, [running.metrics], to_metadata)
+        running.member = make_member(
+            "gateway", doors.urls[0].partition("://")[2], Machine(), loaded, security, checks
         )
+        running.member.metrics = scrapes.text
+        await running.start(doors.clients, doors.http, doors.clients_tls, doors.http_tls)
+        await send_metrics(parts, telemetry or TelemetrySettings(), "gateway", doors.urls[0], scrapes)
         yield doors.urls

@@ -19,6 +19,7 @@ from quire.metadata import paths
 from quire.metadata.store import MetadataStore
 from quire.metadata.zookeeper_servers import ServerState
 from quire.metadata.zookeeper_servers import look as look_at_servers
+from quire.objects.open import open_store as open_objects
 from quire.objects.store import ObjectStore
 from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.findings import ERROR, WARNING, Finding, error, warning
@@ -87,6 +88,11 @@ def _of_counters(values: Values) -> Iterator[Finding]:
         value = values.get(metric, 0)
         if isinstance(value, int | float) and value > above:
             yield Finding(level, what.format(value=value), todo)
+    if values.get("quire_ledger_bookies_writable", 1) == 0 and "quire_wal_open" not in values:
+        yield error(
+            "no bookie takes new blocks: nothing can be published",
+            "`quire bookies list` shows which are up and which are read-only: start them, or make room",
+        )
     used, most = (
         values.get("quire_serving_bytes_in_flight", 0),
         values.get("quire_serving_bytes_in_flight_max"),
@@ -207,12 +213,25 @@ def certificates(configuration: Configuration) -> Check:
     return check
 
 
-def object_store(store: ObjectStore) -> Check:
+def archive(store: ObjectStore) -> Check:
     """What archiving does: put, list, read and delete, with a small object."""
-    return partial(of_object_store, store)
+    return partial(of_object_store, store, "the archive")
 
 
-async def of_object_store(store: ObjectStore) -> Iterable[Finding]:
+def write_ahead_log(url: str) -> Check:
+    """The same of the store that keeps what is published; asked beside the log, whose calls have no patience."""
+
+    async def check() -> Iterable[Finding]:
+        store = open_objects(url)
+        try:
+            return await of_object_store(store, "the store of the write-ahead log,")
+        finally:
+            await store.close()
+
+    return check
+
+
+async def of_object_store(store: ObjectStore, what: str) -> Iterable[Finding]:
     name, content = f"doctor/{uuid4().hex}", b"quire doctor was here; this may be deleted"
     step = "be prepared"
     try:
@@ -229,19 +248,13 @@ async def of_object_store(store: ObjectStore) -> Iterable[Finding]:
     except QuireError as problem:
         return [
             error(
-                f"the archive {store.url} cannot {step}: {problem}",
-                "see its address, the credentials and what they allow; meanwhile bookies keep what is sealed",
+                f"{what} {store.url} cannot {step}: {problem}",
+                "see its address, the credentials and what they allow; meanwhile nothing moves there",
             )
         ]
-    return (
-        _of_room(store.url, room)
-        if (found, names) == (content, [name])
-        else [error(f"the archive {store.url} does not give back what was put", "take another object store")]
-    )
-
-
-def _of_room(url: str, room: int | None) -> list[Finding]:
+    if (found, names) != (content, [name]):
+        return [error(f"{what} {store.url} does not give back what was put", "take another object store")]
     if room is None or room > ROOM_BYTES_MIN:
         return []
-    what = f"the archive {url} has room for {max(0, room) >> 20} MiB more"
-    return [(warning if room > 0 else error)(what, "make room on its disk, or shorten retention")]
+    says = f"{what} {store.url} has room for {max(0, room) >> 20} MiB more"
+    return [(warning if room > 0 else error)(says, "make room on its disk, or shorten retention")]

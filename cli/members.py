@@ -38,8 +38,9 @@ def _disk_bytes(path: Path) -> int:
     return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).total
 
 
-def bookie_machine(settings: BookieSettings) -> Machine:
-    return Machine(places_of(settings), is_bookie=True)
+def bookie_machine(settings: BookieSettings, wal_url: str = "") -> Machine:
+    """With a write-ahead log on object storage nothing is kept here."""
+    return Machine() if wal_url else Machine(places_of(settings), is_bookie=True)
 
 
 def make_member(
@@ -62,19 +63,23 @@ def broker_checks(
     metadata_url: str,
     counted: Sequence[MetricSource],
     archive: Archive | None,
+    wal_url: str,
     tls: Callable[[], SSLContext] | None = None,
 ) -> dict[str, Check]:
+    """`wal_url` is empty where bookies keep what is published."""
     checks = {
         "the metadata store": member_checks.metadata(broker.services.store, metadata_url, tls),
         "its counters": member_checks.counters(broker.metrics, *counted),
         "subscriptions": member_checks.subscriptions(broker.admin.metrics.collect),
     }
     if archive is not None:
-        checks["the archive"] = member_checks.object_store(archive.store)
+        checks["the archive"] = member_checks.archive(archive.store)
+    if wal_url:
+        checks["the write-ahead log's store"] = member_checks.write_ahead_log(wal_url)
     return checks
 
 
-def bookie_checks(
+def process_checks(
     store: MetadataStore,
     metadata_url: str,
     counted: Sequence[MetricSource],

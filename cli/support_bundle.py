@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import click
 
-from quire.cli.cluster_checks import LOST, OVERVIEW, Looked, look_at_cluster
+from quire.cli.cluster_checks import LOST, OVERVIEW, Looked, asked_of_all, look_at_cluster
 from quire.cli.connection_options import connection_options
 from quire.cli.noun import admin_url_option, json_option
 from quire.cli.output import done, size
@@ -132,7 +132,7 @@ class Bundle:
         return {"findings": looked.rows, "lookedAt": looked.at, "notLookedAt": looked.not_at}
 
     def _add_members(self) -> None:
-        said = self._admin.get(SUPPORT)
+        said = asked_of_all(self._admin, SUPPORT)
         self.missing += [*said["silent"], *(f"bookie {one}: no HTTP port" for one in said["withoutHttp"])]
         for member in said["members"]:
             self._add_member("members/" + _as_file(f"{member['kind']}-{member['name']}"), member)

@@ -20,6 +20,7 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import TooMany
 from quire.runtime.http_door import HttpDoor
 from quire.runtime.limits import HTTP_SILENT_S
+from quire.runtime.member import Member
 from quire.runtime.metrics import MetricSource, Values
 from quire.runtime.tasks import Tasks
 from quire.security.authentication import LOOK_EACH_S
@@ -57,6 +58,8 @@ class Gateway:
         self.proxy = proxy_of(security)
         self.brokers = Brokers(store, rng, self._broker_gone, tls)
         self.tasks = Tasks("gateway")
+        self.member = Member("gateway", "")
+        """This process, as it tells of itself; whoever starts one knows more of it."""
         self._more_metrics = more_metrics
         configuration = Configuration() if security is None else security.configuration
         self.requests_per_s = configuration.limits.requests_per_s
@@ -80,7 +83,7 @@ class Gateway:
         """Serve on what is bound. Raises `Unavailable` when the metadata store cannot be read."""
         await self.brokers.start()
         self._http = web.AppRunner(
-            make_app(self.brokers, self.metrics, self.proxy),
+            make_app(self.brokers, self.metrics, self.proxy, self.member),
             access_log=None,
             shutdown_timeout=1.0,
             keepalive_timeout=HTTP_SILENT_S,

@@ -4,14 +4,15 @@ A request goes to any broker. One that is for another broker is answered with a 
 for the client could not. Only registered brokers are followed to. Answers are streamed, so that reading blocks
 for Spark takes no memory here. The console (`/console`) is a broker's, too; its files are for everybody.
 
-`/metrics` joins all brokers' metrics, each with a label `broker`, to the gateway's own.
+`/metrics` joins all brokers' metrics, each with a label `broker`, to the gateway's own. What this process tells of
+itself (`runtime/member`) is asked for with `?here=true`, by whom a broker takes for a superuser.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from ssl import SSLContext
 from typing import Final
 
@@ -24,6 +25,7 @@ from quire.gateway.login import ORIGINAL_PRINCIPAL, Proxy
 from quire.metadata.records import BrokerRecord
 from quire.runtime import exposition, probes
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
+from quire.runtime.member import DOCTOR, SUPPORT, Member
 from quire.runtime.metrics import MetricSource
 from quire.runtime.network import peer_address
 from quire.runtime.other_sites import REFUSAL, TOLD_BY, is_from_another_site
@@ -39,6 +41,8 @@ CHUNK_BYTES: Final = 1 << 18
 HOPS_MAX: Final = 8
 ATTEMPTS_MAX: Final = 3
 METRICS_S: Final = 5.0
+WHO: Final = "/quire/v1/whoami"
+WHO_S: Final = 5.0
 
 _HOP_BY_HOP: Final = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailers transfer-encoding upgrade host "
@@ -46,10 +50,13 @@ _HOP_BY_HOP: Final = frozenset(
 )
 
 
-def make_app(brokers: Brokers, own_metrics: MetricSource, proxy: Proxy | None = None) -> web.Application:
-    """The aiohttp application of one gateway."""
+def make_app(
+    brokers: Brokers, own_metrics: MetricSource, proxy: Proxy | None = None, member: Member | None = None
+) -> web.Application:
+    """The aiohttp application of one gateway, which is `member`."""
     application = web.Application(client_max_size=REQUEST_BYTES_MAX)
-    forwarding = Forwarding(brokers, proxy)
+    member = member or Member("gateway", "")
+    forwarding = Forwarding(brokers, proxy, {DOCTOR: member.doctor, SUPPORT: member.support})
     application.cleanup_ctx.append(forwarding.session)
     for prefix in FORWARDED:
         application.router.add_route("*", prefix + "{rest:.*}", forwarding.handle)
@@ -66,9 +73,13 @@ def make_app(brokers: Brokers, own_metrics: MetricSource, proxy: Proxy | None = 
 class Forwarding:
     """Requests on their way to brokers."""
 
-    def __init__(self, brokers: Brokers, proxy: Proxy | None) -> None:
+    def __init__(
+        self, brokers: Brokers, proxy: Proxy | None, own: Mapping[str, Callable[[], Awaitable[object]]]
+    ) -> None:
+        """`own`: what is answered here, by paths, when it is asked for `here`."""
         self._brokers = brokers
         self._proxy = proxy
+        self._own = own
         self.client: aiohttp.ClientSession | None = None
 
     async def session(self, _: web.Application) -> AsyncIterator[None]:
@@ -91,7 +102,27 @@ class Forwarding:
             return _refusal(401 if isinstance(error, NotAuthenticated) else 403, str(error))
         except QuireError as error:
             return _refusal(503, str(error))
+        own = self._own.get(request.path)
+        if own is not None and request.query.get("here") == "true":
+            return await self._tell_own(headers, own)
         return await self._forward(request, headers)
+
+    async def _tell_own(
+        self, headers: CIMultiDict[str], own: Callable[[], Awaitable[object]]
+    ) -> web.StreamResponse:
+        """A broker says who asks: this process may not know, and knows no superusers."""
+        assert self.client is not None
+        try:
+            url = f"{self._brokers.http_url_of(self._brokers.choose())}{WHO}"
+            async with self.client.get(
+                url, headers=headers, ssl=self.tls, timeout=aiohttp.ClientTimeout(WHO_S)
+            ) as answer:
+                said = await answer.json() if answer.status == 200 else {}
+        except (QuireError, aiohttp.ClientError, TimeoutError, ValueError) as error:
+            return _refusal(503, f"no broker says who you are: {str(error) or 'no answer'}")
+        if not said.get("isSuperuser"):
+            return _refusal(403, "only superusers may ask what a gateway tells of itself")
+        return web.json_response({"members": [await own()], "silent": [], "withoutHttp": []})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """A file that everybody may have, so that who is to log in has a page to do so."""

@@ -68,6 +68,20 @@ def test_an_archive_is_tried_from_here(tmp_path: Path) -> None:
     assert ran.code == TRY_AGAIN and "cannot be prepared" in ran.out
 
 
+def test_a_server_without_bookies(tmp_path: Path) -> None:
+    wal = tmp_path / "wal"
+    with standalone(tmp_path, "--wal", f"file://{wal}") as server:
+        deadline = monotonic() + PATIENCE_S
+        while (ran := quire("doctor", "--admin-url", server.http_url)).code != 0:
+            assert monotonic() < deadline, ran.out
+            sleep(1.0)
+        shutil.rmtree(wal)
+        wal.touch()
+        ran = quire("doctor", "--admin-url", server.http_url)
+        wal.unlink()
+    assert ran.code == TRY_AGAIN and "the store of the write-ahead log," in ran.out
+
+
 def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

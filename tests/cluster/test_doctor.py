@@ -59,7 +59,7 @@ async def test_a_cluster_that_is_well_and_then_is_not(cluster: Cluster) -> None:
     doctor = Doctor("--admin-url", cluster.http_url)
     said = await doctor.until()
     kinds = [where.split()[0] for where in said["lookedAt"]]
-    assert sorted(kinds) == ["bookie", "bookie", "bookie", "broker", "broker", "the", "this"]
+    assert sorted(kinds) == ["bookie", "bookie", "bookie", "broker", "broker", "gateway", "the", "this"]
     assert said["notLookedAt"] == []
 
     cluster.signal("bookie-1", signal.SIGKILL)

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from quire.cli.parts import listen, url_of
 from quire.metadata.records import Policies
+from quire.runtime.member import DOCTOR, SUPPORT
 from quire.security.configuration import AuthorizationConfiguration, Credentials
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
@@ -232,3 +233,27 @@ async def test_another_sites_page_changes_nothing(proxy: Front) -> None:
         ):
             async with session.put(subscription, headers={**own, **headers}) as answer:
                 assert answer.status == expected, await answer.text()
+
+
+@pytest.mark.parametrize("path", [DOCTOR, SUPPORT])
+async def test_a_gateway_tells_of_itself_to_whom_a_broker_takes_for_a_superuser(
+    passing: Front, proxy: Front, path: str
+) -> None:
+    async def ask(front: Front, role: str = "") -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token(role)}"} if role else {}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{front.http_url}{path}?here=true", headers=headers) as answer,
+        ):
+            return answer.status, await answer.json()
+
+    status, said = await ask(passing, "admin")
+    assert status == 200 and [member["kind"] for member in said["members"]] == ["gateway"]
+    for front, role, refused in (
+        (passing, "app", 403),
+        (passing, "", 403),
+        (proxy, "app", 403),
+        (proxy, "", 401),
+    ):
+        status, said = await ask(front, role)
+        assert status == refused and "reason" in said and "members" not in said
