@@ -21,6 +21,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
 from quire.runtime import slow
@@ -92,6 +94,15 @@ def malformed_in_a_line(record: logging.LogRecord) -> bool:
     return True
 
 
+@dataclass(slots=True)
+class _Kind:
+    """Lines of one kind, since `began_s`; the last is one that was left out."""
+
+    began_s: float
+    count: int = 0
+    last: logging.LogRecord | None = None
+
+
 class Repeats(logging.Filter):
     """Lets `LIKE_IT_MAX` lines of a kind through in `LIKE_IT_S`, and tells afterwards how many more there were.
 
@@ -102,8 +113,7 @@ class Repeats(logging.Filter):
         super().__init__()
         self._write = write
         self._lock = threading.Lock()
-        self._kinds: dict[tuple[str, int, str], list[float]] = {}
-        """When its time began, and how many there were since."""
+        self._kinds: dict[tuple[str, int, str], _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno <= logging.DEBUG:  # somebody wants to see everything
@@ -111,31 +121,41 @@ class Repeats(logging.Filter):
         kind, now_s = (record.name, record.levelno, str(record.msg)), time.monotonic()
         with self._lock:
             found = self._kinds.get(kind)
-            if found is None or now_s - found[0] >= LIKE_IT_S:
+            if found is None or now_s - found.began_s >= LIKE_IT_S:
                 self._kinds.pop(kind, None)
                 while len(self._kinds) >= KINDS_MAX:
                     self._kinds.pop(next(iter(self._kinds)))
-                found = self._kinds[kind] = [now_s, 0]
-            found[1] += 1
-            if found[1] == LIKE_IT_MAX + 1:
-                timer = threading.Timer(LIKE_IT_S - (now_s - found[0]), self._tell, (kind, found))
+                found = self._kinds[kind] = _Kind(now_s)
+            found.count += 1
+            if found.count <= LIKE_IT_MAX:
+                return True
+            found.last = record
+            if found.count == LIKE_IT_MAX + 1:
+                timer = threading.Timer(LIKE_IT_S - (now_s - found.began_s), self._tell, (kind, found))
                 timer.daemon = True
                 timer.start()
-            return found[1] <= LIKE_IT_MAX
+            return False
 
-    def _tell(self, kind: tuple[str, int, str], found: list[float]) -> None:
+    def _tell(self, kind: tuple[str, int, str], found: _Kind) -> None:
         with self._lock:
             if self._kinds.get(kind) is found:
                 del self._kinds[kind]
-            more = int(found[1]) - LIKE_IT_MAX
-        name, level, event = kind
-        said = {"more": more, "seconds": LIKE_IT_S, "like": event}
-        template = "%(more)d more like it in %(seconds)g s: %(like)s"
-        self._write(logging.LogRecord(name, level, __file__, 0, template, (said,), None))
+            more, last = found.count - LIKE_IT_MAX, found.last
+        assert last is not None
+        said = {"more": more, "seconds": LIKE_IT_S, "last": last.getMessage()}
+        template = "%(more)d more like it in %(seconds)g s, the last: %(last)s"
+        self._write(
+            logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, template, (said,), None)
+        )
 
 
 class _Lines(logging.StreamHandler[Any]):
     """Standard error, and the last lines."""
+
+    def write(self, record: logging.LogRecord) -> None:
+        """As `handle`, whatever filters say."""
+        with self.lock or nullcontext():
+            self.emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -152,7 +172,7 @@ def configure(level: str = "info", *, as_json: bool = False, slow_ms: int = 0) -
     """Send the log of this process to standard error, from `level` on; `slow_ms`: see `slow`, 0 for nothing."""
     handler = _Lines(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
-    handler.addFilter(Repeats(handler.emit))
+    handler.addFilter(Repeats(handler.write))
     slow.BOUND.s = slow_ms / 1000 if slow_ms else math.inf
     root = logging.getLogger()
     root.handlers[:] = [handler]

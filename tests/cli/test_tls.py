@@ -184,3 +184,20 @@ def test_a_certificate_says_who_comes(knowing: Served, tmp_path: Path) -> None:
     with pytest.raises(pulsar.PulsarException):
         client.subscribe("known", "s")
     client.close()
+
+
+def test_a_certificate_that_ends_tomorrow_is_told_of(served: Served) -> None:
+    """As it is in the file now, which is what the next connection gets."""
+
+    def told() -> Ran:
+        return trusting(served, "doctor", "--admin-url", served.http_url, "--json")
+
+    assert "certificate of [tls]" not in told().out
+    assert quire("certs", "make", str(served.certs), "--name", "soon", "--days", "1").code == 0
+    before = {name: (served.certs / name).read_bytes() for name in ("node.pem", "node-key.pem")}
+    for name in before:
+        (served.certs / name).write_bytes((served.certs / name.replace("node", "soon")).read_bytes())
+    found = told()
+    for name, content in before.items():
+        (served.certs / name).write_bytes(content)
+    assert found.code == 4 and "certificate of [tls]) ends on" in found.out

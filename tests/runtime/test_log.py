@@ -61,7 +61,7 @@ def test_lines_of_one_kind_are_counted_after_the_first_ones(
         "topic 1 is slow",
     ], "those of another place are of another kind"
     told = until(err, "more like it")
-    assert told.endswith("WARNING quire.some: 7 more like it in 0.3 s: topic %d is slow")
+    assert told.endswith("WARNING quire.some: 7 more like it in 0.3 s, the last: topic 26 is slow")
     logging.getLogger("quire.some").warning("topic %d is slow", 99)
     assert "topic 99 is slow" in err.getvalue(), "its time is over"
 
