@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -13,8 +13,11 @@ from quire.cli.cluster_checks import Looked, look_at_cluster, look_at_metadata, 
 from quire.cli.connection_options import connection_options
 from quire.cli.noun import admin_url_option, json_option
 from quire.cli.output import Answer, Found
+from quire.cli.parts import listen
 from quire.metadata.open import look_at
 from quire.runtime.credentials import Credentials
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.findings import Finding, error
 from quire.runtime.machine import Machine, Place
 from quire.runtime.rest import Admin
 from quire.runtime.tls import ClientTls
@@ -35,6 +38,13 @@ ASK_S = 40.0
     help="Look at this directory of this machine, and how long a sync takes there; may be repeated.",
 )
 @click.option(
+    "--listen",
+    "addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Look whether a process could listen there, on this machine; may be repeated.",
+)
+@click.option(
     "--metadata", default="", metavar="URL", help="Look at this metadata store, zk://HOST:PORT/CHROOT."
 )
 @click.option(
@@ -49,6 +59,7 @@ ASK_S = 40.0
 def command(
     machine: bool,
     disks: Sequence[str],
+    addresses: Sequence[str],
     metadata: str,
     archive: str,
     security: str,
@@ -65,13 +76,14 @@ def command(
     \b
     Examples:
       quire doctor
-      quire doctor --machine --disk /disk1/journal --disk /disk2/entries
+      quire doctor --machine --disk /disk1/journal --disk /disk2/entries --listen 0.0.0.0:3181
       quire doctor --metadata zk://zookeeper:2181/quire --admin-url http://broker-1:8080
       quire doctor --archive s3://bucket/prefix
     """
     looked = Looked()
     places = tuple(Place("directory", each, is_synced=True) for each in disks)
     looked.add("this machine", Machine(places, is_bookie=bool(places)).findings())
+    looked.add("this machine", _of_ports(addresses))
     if not machine:
         look_at_cluster(Admin(admin_url, ASK_S, tls=tls, credentials=credentials), looked)
     if metadata:
@@ -80,6 +92,16 @@ def command(
     if archive:
         asyncio.run(look_at_object_store(archive, looked))
     _answer(looked).say(as_json)
+
+
+def _of_ports(addresses: Sequence[str]) -> Iterator[Finding]:
+    for address in addresses:
+        try:
+            listen(address).close()
+        except (ConfigurationError, OSError) as problem:
+            yield error(
+                str(problem), f"see who listens there (ss -ltnp 'sport = :{address.rpartition(':')[2]}')"
+            )
 
 
 async def _look_at_metadata(url: str, looked: Looked, security: Configuration) -> None:

@@ -90,6 +90,14 @@ def test_nobody_answers() -> None:
     assert "error    the cluster: no broker answers at" in ran.out
 
 
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = quire("doctor", "--machine", "--json", "--listen", address, "--listen", "127.0.0.1:0")
+    (one,) = [each for each in found(said) if "listen" in each["what"]]
+    assert one["level"] == "error" and f"cannot listen on {address}" in one["what"]
+
+
 def test_a_port_of_somebody_else() -> None:
     """What answers there is no broker, and is not taken for one."""
     words = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"]
