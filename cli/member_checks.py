@@ -6,7 +6,6 @@ do. The rest is tried out: the metadata store is read, the archive is written to
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -26,6 +25,7 @@ from quire.runtime.findings import ERROR, WARNING, Finding, error, warning
 from quire.runtime.limits import GIB
 from quire.runtime.member import Check
 from quire.runtime.metrics import Histogram, Labels, MetricSource, Values
+from quire.runtime.threads import DaemonThreads
 from quire.security.configuration import Configuration
 from quire.security.ending import ending
 
@@ -207,8 +207,10 @@ async def _of_reading(store: MetadataStore) -> Iterable[Finding]:
 
 
 def certificates(configuration: Configuration) -> Check:
+    thread = DaemonThreads(1, "quire-certificates")
+
     async def check() -> Iterable[Finding]:
-        return await asyncio.to_thread(lambda: list(ending(configuration)))
+        return await thread.run(lambda: list(ending(configuration)))
 
     return check
 

@@ -5,6 +5,7 @@
 
 Brokers and bookies answer with them over HTTP, to superusers where people log in; `quire doctor` and
 `quire support-bundle` ask. A check that fails or hangs is itself a finding: silence would look like health.
+Who asks while somebody else does gets the same answer, so that asking often costs no more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from quire import __version__
@@ -26,6 +27,7 @@ from quire.runtime.findings import Finding, error
 from quire.runtime.machine import Machine
 from quire.runtime.redaction import without_secrets
 from quire.runtime.settings import Loaded, shown
+from quire.runtime.threads import DaemonThreads
 
 DOCTOR: Final = "/quire/v1/doctor"
 SUPPORT: Final = "/quire/v1/support"
@@ -61,14 +63,33 @@ class Member:
         self.metrics: Callable[[], Awaitable[str]] = _no_metrics
         """As Prometheus' text; to be set by whoever serves them."""
         self._machine = machine
+        self._thread = DaemonThreads(1, "quire-doctor")
+        """One, and no more of them: a disk that hangs keeps it, and whoever asks again is told so."""
         self._checks = dict(checks or {})
         self._settings = settings
         self._more = dict(more or {})
+        self._under_way: dict[str, asyncio.Task[dict[str, Any]]] = {}
         if machine is not None:
             self._checks = {"this machine": self._look_at_machine, **self._checks}
 
     async def doctor(self) -> dict[str, Any]:
         """JSON: the findings of all checks."""
+        return await self._once(DOCTOR, self._doctor)
+
+    async def support(self) -> dict[str, Any]:
+        """JSON, without secrets."""
+        return await self._once(SUPPORT, self._support)
+
+    async def _once(
+        self, what: str, ask: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> dict[str, Any]:
+        task = self._under_way.get(what)
+        if task is None:
+            task = self._under_way[what] = asyncio.create_task(ask())
+            task.add_done_callback(lambda _: self._under_way.pop(what))
+        return await asyncio.shield(task)
+
+    async def _doctor(self) -> dict[str, Any]:
         found = await asyncio.gather(*(_bounded(what, check) for what, check in self._checks.items()))
         return {
             **self._named(),
@@ -76,8 +97,7 @@ class Member:
             "findings": [one.to_json() for some in found for one in some],
         }
 
-    async def support(self) -> dict[str, Any]:
-        """JSON, without secrets."""
+    async def _support(self) -> dict[str, Any]:
         return {
             **self._named(),
             "pid": os.getpid(),
@@ -100,7 +120,7 @@ class Member:
 
     async def _look_at_machine(self) -> list[Finding]:
         assert self._machine is not None
-        return await asyncio.to_thread(self._machine.findings)
+        return await self._thread.run(self._machine.findings)
 
 
 async def _bounded(what: str, check: Check) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from quire.cli.bookie_http import advertised_http, make_app
 from quire.cli.parts import Parts
 from quire.runtime.findings import error
+from quire.runtime.machine import Machine
 from quire.runtime.member import DOCTOR, SUPPORT, Member
 from quire.runtime.metrics import Values
 from quire.runtime.probes import Scrapes
@@ -92,8 +94,34 @@ async def test_a_check_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.Monk
     async def finds() -> list[object]:
         return [error("it burns", "pour water")]
 
-    member = Member("bookie", "b:1", checks={"a disk": fails, "a mount": hangs, "fire": finds})  # type: ignore[dict-item]
-    found = [one["what"] for one in (await member.doctor())["findings"]]
+    asked = 0
+
+    async def counts() -> list[object]:
+        nonlocal asked
+        asked += 1
+        return []
+
+    member = Member(
+        "bookie", "b:1", checks={"a count": counts, "a disk": fails, "a mount": hangs, "fire": finds}
+    )  # type: ignore[dict-item]
+    first, second = await asyncio.gather(member.doctor(), member.doctor())
+    assert first == second and asked == 1, "who asks at the same time gets the same answer"
+    found = [one["what"] for one in first["findings"]]
     assert found == [
         "looking at a disk failed: no such device", "looking at a mount takes more than 0.05 s", "it burns"
     ]  # fmt: skip
+
+
+async def test_a_disk_that_hangs_keeps_one_thread_however_often_one_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.runtime.member.CHECK_S", 0.05)
+    hangs, threads = threading.Event(), threading.active_count()
+    machine = Machine()
+    monkeypatch.setattr(Machine, "findings", lambda _: hangs.wait(60.0) or [])
+    member = Member("bookie", "b:1", machine=machine)
+    for _ in range(3):
+        (one,) = (await member.doctor())["findings"]
+        assert one["what"] == "looking at this machine takes more than 0.05 s"
+    assert threading.active_count() == threads + 1
+    hangs.set()
