@@ -24,7 +24,7 @@ from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.findings import ERROR, WARNING, Finding, error, warning
 from quire.runtime.limits import GIB
 from quire.runtime.member import Check
-from quire.runtime.metrics import Histogram, Labels, MetricSource, Values
+from quire.runtime.metrics import Labels, MetricSource, Values
 from quire.runtime.threads import DaemonThreads
 from quire.security.configuration import Configuration
 from quire.security.ending import ending
@@ -33,8 +33,6 @@ METADATA_S_MAX: Final = 0.5
 ZOOKEEPER_MS_MAX: Final = 100.0
 ZOOKEEPER_WAITING_MAX: Final = 1_000
 BUDGET_SHARE_MAX: Final = 0.9
-SYNC_S_MAX: Final = 0.1
-SYNCS_MIN: Final = 100
 BLOCKED_AGE_S: Final = 300.0
 ROOM_BYTES_MIN: Final = GIB
 SUBSCRIPTIONS_TOLD_MAX: Final = 20
@@ -102,19 +100,6 @@ def _of_counters(values: Values) -> Iterator[Finding]:
             f"its budget of bytes in flight is used up ({used:.0f} of {most:.0f}): producers wait",
             "bookies are slower than producers: look at journals' sync times, or add brokers or bookies",
         )
-    syncs = values.get("quire_bookie_journal_sync_latency_seconds")
-    if isinstance(syncs, Histogram) and syncs.count >= SYNCS_MIN and (share := _share_above(syncs)) > 0.01:
-        yield warning(
-            f"{share:.0%} of its journal's syncs took more than {SYNC_S_MAX * 1000:.0f} ms since it started",
-            "give the journal a disk of its own, and see who else writes to this one (iostat -x 1)",
-        )
-
-
-def _share_above(syncs: Histogram) -> float:
-    below = sum(
-        count for bound, count in zip(syncs.bounds, syncs.counts, strict=False) if bound <= SYNC_S_MAX
-    )
-    return 1 - below / syncs.count
 
 
 def subscriptions(collect: Callable[[], Awaitable[Values]]) -> Check:
