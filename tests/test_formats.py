@@ -390,6 +390,8 @@ def sample(info: Any) -> Any:
             return sample(next(one for one in info.types if not isinstance(one, inspect.NoneType)))
         case inspect.VarTupleType():
             return (sample(info.item_type),)
+        case inspect.TupleType():
+            return tuple(map(sample, info.item_types))
         case inspect.DictType():
             return {sample(info.key_type): sample(info.value_type)}
         case inspect.EnumType():
