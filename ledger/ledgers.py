@@ -228,6 +228,18 @@ class Ledgers:
         path = paths.ledger(ledger_id)
         return decode(LedgerRecord, (await self.store.get(path)).value, path)
 
+    async def wals_of(self, ledger_ids: Sequence[int]) -> dict[int, str]:
+        """The last write-ahead log on object storage of each of these ledgers that has one. Raises `Unavailable`."""
+        found = {}
+        for ledger_id in ledger_ids:
+            try:
+                record = await self.info(ledger_id)
+            except NotFound:
+                continue
+            if states.storage(record) is Storage.OBJECTS:
+                found[ledger_id] = states.ensemble(record.fragments[-1])[0].uuid
+        return found
+
     async def is_flushed(self, ledger_id: int) -> bool:
         """See `flushed`. Raises `NotFound`."""
         return await flushed.is_flushed(await self.info(ledger_id), self._parts.bookies)

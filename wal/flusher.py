@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 300.0
 """A block is in a set after about this time: of the objects that a takeover must read there are no older ones."""
 
+MOSTLY_DEAD_S: Final = 30.0
+"""A memtable of which half is deleted is flushed when its oldest block is so old: its data objects should go."""
+
 LOOK_S: Final = 5.0
 """How often is looked whether the memtable is old, or something was deleted. It asks nobody."""
 
@@ -111,14 +114,26 @@ class Flusher:
         cache.changed.clear()
         if not self._deleted:
             return
-        if all(cache.ledgers[each].is_deleted for each in cache.active.ledgers):
-            self.begin()  # no set is written for it, and its data objects may go
+        if self._is_mostly_dead():
+            self.begin()  # its data objects may go
             await self._ended_flush()
         elif self._laid.waiting or self._sets.would_free(self._deleted):
             try:
                 await self._change([], self._keeper.trim_seq)
             except QuireError as error:
                 self._ended(error)
+
+    def _is_mostly_dead(self) -> bool:
+        """Whether the memtable has nothing alive, or has had little for a while."""
+        cache = self._cache
+        active = cache.active
+        dead_bytes = sum(
+            blocks.size_bytes for each, blocks in active.ledgers.items() if cache.ledgers[each].is_deleted
+        )
+        is_old = (
+            self._dirty_since_s is not None and self._clock.monotonic() - self._dirty_since_s > MOSTLY_DEAD_S
+        )
+        return dead_bytes == active.size_bytes or (is_old and 2 * dead_bytes >= active.size_bytes)
 
     async def _ended_flush(self) -> None:
         if self._flushing is not None:

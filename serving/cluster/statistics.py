@@ -100,7 +100,8 @@ class Statistics:
         """Why each segment is still here, and when it will go; see `quire.serving.topic.lifecycle.explain`."""
         loaded = await self._registry.open_persistent(name)
         failures = {} if self._offloading is None else self._offloading.offloader.failures(loaded.name)
-        return _explained(loaded, self._services, failures)
+        kept = [one.ledger_id for one in loaded.log.segment_list.totals() if one.on_bookies]
+        return _explained(loaded, self._services, failures, await self._services.ledgers.wals_of(kept))
 
 
 # -- stats -------------------------------------------------------------------------------------------------
@@ -343,8 +344,10 @@ def _archive_row(segment: SegmentRecord) -> dict[str, Any] | None:
     return {"store": pointer.store, "name": pointer.name, "bytes": pointer.bytes, "crc": pointer.crc}
 
 
-def _explained(loaded: PersistentTopic, services: Services, failures: Mapping[int, str]) -> dict[str, Any]:
-    """`failures` tells, by ledger, why a segment could not be archived."""
+def _explained(
+    loaded: PersistentTopic, services: Services, failures: Mapping[int, str], wals: Mapping[int, str]
+) -> dict[str, Any]:
+    """By ledger: `failures`, why a segment could not be archived; `wals`, the write-ahead log that has it."""
     policies, refusal = loaded.applied.policies, loaded.upkeep.refusal
     case = Circumstances(
         segments=loaded.log.segment_list.totals(),
@@ -356,6 +359,7 @@ def _explained(loaded: PersistentTopic, services: Services, failures: Mapping[in
         now_ms=services.clock.now_ms(),
         damage={one.ledger_id: damage_of(one, services) for one in loaded.log.segment_list.sealed},
         failures=failures,
+        wals=wals,
     )
     return {
         "topic": loaded.name,

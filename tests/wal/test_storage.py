@@ -9,7 +9,7 @@ import pytest
 from quire.metadata.records import WalState
 from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable
 from quire.runtime.limits import KIB, MIB
-from quire.wal import tombstones, wal_object
+from quire.wal import flusher, tombstones, wal_object
 from quire.wal.own_record import OwnRecord
 from quire.wal.settings import WalSettings
 from quire.wire.bookie import (
@@ -180,4 +180,26 @@ async def test_a_set_that_was_named_is_never_taken_for_absent() -> None:
     assert answer.status is Status.IO_ERROR and "set-" in answer.detail
     with pytest.raises(NotFound):
         await node.store.size(name)
+    await node.wal.stop()
+
+
+async def test_a_memtable_that_is_half_dead_for_a_while_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0, 1, 1_000), made(2, 0, 1, 500))
+    await node.delete(2)
+    look = node.wal._flusher._look
+    await look()
+    monkeypatch.setattr(flusher, "MOSTLY_DEAD_S", -1.0)
+    await look()
+    assert "set" not in node.objects(), "most of it is alive"
+    await node.delete(1)
+    await node.add(made(3, 0, 1, 500))
+    monkeypatch.undo()
+    await look()
+    assert "set" not in node.objects(), "it is young"
+    monkeypatch.setattr(flusher, "MOSTLY_DEAD_S", -1.0)
+    await look()
+    await node.wal.emptied()
+    assert node.objects() == ["set", "sets"]
+    assert await node.read(3, 0) == [made(3, 0, 1, 500)]
     await node.wal.stop()

@@ -50,6 +50,8 @@ class Circumstances:
     """What is wrong with a segment's object in the archive, by ledger."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Why a segment could not be archived the last time, by ledger."""
+    wals: Mapping[int, str] = field(default_factory=dict)
+    """The write-ahead log on object storage that has a segment, by ledger; bookies have the others."""
 
 
 def explain(case: Circumstances) -> list[dict[str, Any]]:
@@ -134,13 +136,15 @@ def _compaction(case: Circumstances, segment: SegmentRecord) -> Reason | None:
 
 
 def _bookies(case: Circumstances, segment: SegmentRecord) -> Reason:
-    """What becomes of the bookies' copy."""
+    """What becomes of the bookies' copy, or that of the write-ahead log."""
+    wal = case.wals.get(segment.ledger_id)
+    copy = f"the copy in {wal}" if wal else "the bookies' copy"
     if not segment.is_sealed:
-        return Reason("active", "the bookies have it alone: it is written to")
+        return Reason("active", f"{copy} is the only one: it is written to")
     if not segment.on_bookies:
-        return Reason("archive", "the bookies' copy is deleted: the archive serves it")
+        return Reason("archive", f"{copy} is deleted: the archive serves it")
     if not case.has_archive and segment.archive is None:
-        return Reason("archive", "this broker has no archive: the bookies keep it as long as the topic does")
+        return Reason("archive", f"this broker has no archive: {copy} is kept as long as the topic is")
     settings = case.settings
     if segment.archive is None and (failure := case.failures.get(segment.ledger_id)):
         return Reason("archive", f"it could not be archived, and that is tried again: {failure}")
@@ -151,8 +155,6 @@ def _bookies(case: Circumstances, segment: SegmentRecord) -> Reason:
             segment.sealed_ms + settings.archive_delay_ms,
         )
     if case.damage.get(segment.ledger_id):
-        return Reason(
-            "damage", "its object in the archive is damaged: the bookies' copy is kept until a repair"
-        )
+        return Reason("damage", f"its object in the archive is damaged: {copy} is kept until a repair")
     until_ms = segment.archive.archived_ms + settings.archive_lag_ms
-    return Reason("lag", "it is archived, and the bookies' copy goes after a lag", until_ms)
+    return Reason("lag", f"it is archived, and {copy} goes after a lag", until_ms)

@@ -78,6 +78,14 @@ def test_why_archiving_fails_is_said_with_the_segment() -> None:
     assert "no room there" in whys[0] and "flushed" in whys[1]
 
 
+def test_a_segment_on_object_storage_is_told_by_its_log() -> None:
+    case = replace(case_of([segment(1), segment(2)], {}, RetentionPolicy()), wals={1: "wal-x", 100: "wal-y"})
+    whys = [row["bookies"]["why"] for row in explain(replace(case, has_archive=False))]
+    assert "wal-x" in whys[0] and "bookies" not in whys[0]
+    assert "bookies' copy" in whys[1]
+    assert "wal-y is the only one" in whys[2]
+
+
 def test_without_an_archive_the_bookies_keep_it_and_many_names_are_cut() -> None:
     marks = {f"s{i}": Position(1, 0) for i in range(9)}
     for retention in (RetentionPolicy(retention_ms=-1, retention_bytes=-1), RetentionPolicy()):
