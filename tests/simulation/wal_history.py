@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from unittest import mock
 from uuid import UUID
 
@@ -40,7 +40,7 @@ from quire.wal.settings import WalSettings
 from quire.wal.storage import WalStorage
 from quire.wal.wal_core import WalCore
 from quire.wal.wal_object import Header
-from quire.wire.bookie import AddDone, AddRequest, Status
+from quire.wire.bookie import AddDone, AddRequest, DeleteRequest, Request, SimpleResponse, Status
 
 from .client import REPAIR, Base, Client, adverse_ledger_settings
 from .ledger_history import STEP_S, LedgerCluster, LedgerHistory, adverse_limits
@@ -51,6 +51,7 @@ from .wal_objects import WalBucket, WalObjects
 from .wal_oracle import WalOracle
 from .world import Violation, World
 
+R = TypeVar("R")
 CLOSE_S: Final = 20.0
 BACK_S: Final = 60.0
 UPLOADS_MAX: Final = 4
@@ -241,7 +242,8 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
         return UUID(int=rng.getrandbits(128), version=4)
 
     limits: Any = ClosingCore.__init__.__kwdefaults__
-    add, put, taken = WalStorage.add, ObjectJournal._put, WalCore.taken
+    add, ask, put, taken = WalStorage.add, WalStorage.ask, ObjectJournal._put, WalCore.taken
+    ended = WalDirectory._ended
 
     def heard_add(self: WalStorage, request: AddRequest, done: AddDone) -> None:
         uuid = self.bookie_id.uuid.removeprefix("wal-")
@@ -254,6 +256,20 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
             done(statuses)
 
         add(self, request, answered)
+
+    async def heard_ask(self: WalStorage, request: Request[R]) -> R:
+        answer = await ask(self, request)
+        if (
+            isinstance(request, DeleteRequest)
+            and isinstance(answer, SimpleResponse)
+            and answer.status is Status.OK
+        ):
+            oracle.wals[self.bookie_id.uuid.removeprefix("wal-")].buried.add(request.ledger_id)
+        return answer
+
+    def heard_ended(self: WalDirectory, own: WalStorage, why: QuireError) -> None:
+        oracle.ended(own.bookie_id.uuid.removeprefix("wal-"), why)
+        ended(self, own, why)
 
     async def heard_put(self: ObjectJournal, *args: Any) -> None:
         before = self.uploads_hedged
@@ -280,6 +296,8 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
         mock.patch.dict(limits, {"look_behind": UPLOADS_MAX, "reads_max": rng.choice((2, 8))}),
         mock.patch.object(wal_object, "RUN_BYTES_MAX", rng.choice((300, 1 << 20))),
         mock.patch.object(WalStorage, "add", heard_add),
+        mock.patch.object(WalStorage, "ask", heard_ask),
+        mock.patch.object(WalDirectory, "_ended", heard_ended),
         mock.patch.object(ObjectJournal, "_put", heard_put),
         mock.patch.object(WalCore, "taken", heard_taken),
     ):

@@ -58,6 +58,11 @@ class WalBucket(MemoryBlockingStore):
             self.going(name)
         super().delete(name)
 
+    def write_over(self, name: str, content: bytes) -> None:
+        """What a PUT without a condition does: mutations ask for it, and nobody else."""
+        self.objects.pop(name, None)
+        self.appear(name, content)
+
     def listed(self, prefix: str) -> list[ObjectInfo]:
         """What is new may be missing."""
         found = list(self.list(prefix))
@@ -84,6 +89,11 @@ class WalObjects(ObjectStore):
     async def put_whole(self, name: str, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
         await self._travel(f"put {name}", lambda: put_whole(self.bucket, name, (content,)), changes=True)
+
+    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+        """See `WalBucket.write_over`."""
+        content = b"".join(parts)
+        await self._travel(f"put {name}", lambda: self.bucket.write_over(name, content), changes=True)
 
     async def get_range(self, name: str, offset: int, length: int) -> Buffer:
         return await self._travel(f"get {name}", lambda: self.bucket.get_range(name, offset, length))

@@ -7,7 +7,9 @@
     trim        the trim point only rises, by the WAL's writer while it is open, by its keeper when it is closed
     garbage     a data object goes when the record says that it is in a set, a set when no record's catalogue names it,
                 a fence only with its record
-    ended       a WAL ends for a reason: somebody closed it, its store barred it, or its session was over
+    tombstone   while an object that counts has blocks of a deleted ledger, its tombstone is in the catalogue, or in a
+                data object above the trim point
+    ended       a WAL ends because somebody closed it, its session was over, or its process stopped
 
 Of ledgers on them all that `oracle` says holds, with "kept" for a quorum. Where objects rot, or vanish when others know
 that they were durable, nothing is lost in silence: a ledger is not closed before what was confirmed ("end"), and reads
@@ -21,7 +23,7 @@ from dataclasses import dataclass, field
 
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, WalRecord, WalState, decode
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import CorruptionError, Fenced, QuireError, Unavailable
 from quire.wal import wal_object
 from quire.wal.wal_object import Catalogue, Header, Kind
 from quire.wire.block import Buffer, peek
@@ -46,8 +48,17 @@ class Wal:
     fences: set[int] = field(default_factory=set)
     seqs: dict[tuple[int, int], int] = field(default_factory=dict)
     """Of each block that is in a data object, or was: the first number."""
-    sets: frozenset[str] = frozenset()
-    """Those that the record's catalogue names."""
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    """The record's."""
+    laid: dict[int, set[int]] = field(default_factory=dict)
+    """Of each data object that is there: ledgers whose tombstones are in it."""
+    buried: set[int] = field(default_factory=set)
+    """Ledgers whose deletion its node has answered."""
+
+    @property
+    def sets(self) -> frozenset[str]:
+        """Those that count."""
+        return frozenset(entry.name for entry in self.catalogue.sets)
 
 
 class WalOracle(Oracle):
@@ -80,9 +91,11 @@ class WalOracle(Oracle):
         wal = self.wals.setdefault(header.wal, Wal())
         if header.kind is Kind.FENCE:
             wal.fences.add(header.seq)
+            wal.data.pop(header.seq, None)
             self.world.saw("WAL fenced")
             return
         wal.data[header.seq] = list(_spans(content, header))
+        wal.laid[header.seq] = set(wal_object.read_data_tail(header, content[header.tail_offset :], name)[1])
         for ledger_id, first, last in wal.data[header.seq]:
             for entry in range(first, last + 1):
                 wal.seqs.setdefault((ledger_id, entry), header.seq)
@@ -111,6 +124,7 @@ class WalOracle(Oracle):
                 f"object {seq} of {uuid} goes, and the trim point is {record.trim_seq}",
             )
             wal.data.pop(seq, None)
+            wal.laid.pop(seq, None)
         elif last.startswith("sets-"):
             self.world.check(
                 name != record.catalogue,
@@ -132,7 +146,7 @@ class WalOracle(Oracle):
             return
         record = wal.record = decode(WalRecord, node.value, path)
         self.promises.setdefault(f"wal-{uuid}", Promises(1))
-        wal.sets = frozenset(entry.name for entry in self._catalogue(record).sets)
+        wal.catalogue = self._catalogue(record)
         if before is None:
             return
         self._check_wal_change(uuid, before, record)
@@ -239,6 +253,22 @@ class WalOracle(Oracle):
                 "kept",
                 f"block {first} of ledger {ledger_id} was acknowledged, and is in no object of {uuid} that counts",
             )
+        self._check_buried(uuid, wal, wal.record)
+
+    def _check_buried(self, uuid: str, wal: Wal, record: WalRecord) -> None:
+        objects = [self.set_spans.get(name, []) for name in wal.sets]
+        objects += [spans for seq, spans in wal.data.items() if seq >= record.trim_seq]
+        there = {ledger_id for spans in objects for ledger_id, _, _ in spans}
+        told = {*wal.catalogue.tombstones}
+        told.update(*(laid for seq, laid in wal.laid.items() if seq >= record.trim_seq))
+        forgotten = sorted((wal.buried & there) - told)
+        self.world.check(not forgotten, "tombstone", f"{uuid} forgot that ledgers {forgotten} were deleted")
+
+    def ended(self, uuid: str, why: QuireError) -> None:
+        """A node says so of its WAL."""
+        self.world.saw(f"WAL ended: {type(why).__name__}")
+        is_expected = isinstance(why, Fenced | Unavailable) or self.is_damaged
+        self.world.check(is_expected, "ended", f"{uuid}: {why!r}")
 
     def _acknowledged(self, uuid: str) -> Iterator[tuple[int, int]]:
         """Blocks of ledgers that are not being deleted."""

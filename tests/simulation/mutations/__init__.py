@@ -6,17 +6,17 @@
         with patch.object(Storage, "_fence", ...):
             yield
 
-The first argument names the rule that is broken, by its number among the protocol's rules or in a few words; the
-second says which kind of history is to find it. One file per room that is broken: `bookie`, `ledger`,
-`cluster`, `topics`. Where the design makes a mistake impossible in more than one way, the patch takes all of those
-away, and says so.
+The first argument names the rule that is broken, by its number among the protocol's rules (W: among the laws of write-
+ahead logs) or in a few words; the second says which kind of history is to find it. One file per room that is broken:
+`bookie`, `ledger`, `cluster`, `topics`, `wal`. Where the design makes a mistake impossible in more than one way, the
+patch takes all of those away, and says so.
 
 `python -m tests.simulation.mutations` finds out how many seeds each takes. `plans` has one small plan for each.
 """
 
 from __future__ import annotations
 
-from . import bookie, cluster, ledger, topics
+from . import bookie, cluster, ledger, topics, wal
 from .registry import MUTATIONS, Mutation
 
-__all__ = ["MUTATIONS", "Mutation", "bookie", "cluster", "ledger", "topics"]
+__all__ = ["MUTATIONS", "Mutation", "bookie", "cluster", "ledger", "topics", "wal"]

@@ -1,0 +1,352 @@
+"""Mistakes of write-ahead logs on object storage: of their writer, of a close, and of what is flushed and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from quire.metadata.records import encode
+from quire.metadata.store import ANY_VERSION
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
+from quire.wal import own_record, wal_object
+from quire.wal.closing import _Closing
+from quire.wal.closing_core import TRANSITIONS, ClosingCore, Event
+from quire.wal.keeper import Keeper
+from quire.wal.object_journal import ObjectJournal
+from quire.wal.own_record import OwnRecord
+from quire.wal.patience import UNANSWERED
+from quire.wal.run_index import RunTable
+from quire.wal.set_objects import Change, SetObjects
+from quire.wal.wal_core import Group, WalCore
+from quire.wal.wal_object import HEADER_BYTES, Header, SetEntry, data_name
+
+from .registry import mutation
+
+
+# -- the writer --------------------------------------------------------------------------------------------
+@mutation("W2", "wal")
+def data_objects_are_put_whatever_lies_there() -> Iterator[None]:
+    """An upload has no condition: it replaces a fence."""
+
+    def attempt(self: Any, name: str, parts: Any) -> asyncio.Task[QuireError | None]:
+        async def put() -> QuireError | None:
+            try:
+                await self._objects.put_over(name, parts)
+            except QuireError as error:
+                return error
+            return None
+
+        return self._tasks.start(put(), f"put {name}")  # type: ignore[no-any-return]
+
+    with patch.object(ObjectJournal, "_attempt", attempt):
+        yield
+
+
+@mutation("W4", "wal")
+def an_object_is_durable_before_those_before_it() -> Iterator[None]:
+    """Those who wait for an object are told when it is there, whatever is still under way."""
+    uploaded = WalCore.uploaded
+
+    def tell_at_once(self: WalCore, seq: int) -> None:
+        if self.failure is None:
+            group = self._under_way[seq - self.durable_seq - 1]
+            waiters, group.waiters = group.waiters, []
+            self._effects.durable([Group(waiters=waiters)])
+        uploaded(self, seq)
+
+    with patch.object(WalCore, "uploaded", tell_at_once):
+        yield
+
+
+@mutation("W12", "wal")
+def a_name_that_is_taken_counts_as_an_answer_that_was_lost() -> Iterator[None]:
+    """The writer does not look what lies there."""
+
+    def taken(self: WalCore, seq: int, ours: Header, found: Header) -> None:
+        self.uploaded(seq)
+
+    with patch.object(WalCore, "taken", taken):
+        yield
+
+
+@mutation("W3", "wal")
+def numbers_are_taken_when_uploads_begin() -> Iterator[None]:
+    """The next number is counted from what has no answer yet."""
+
+    def close(self: WalCore) -> None:
+        assert self._open is not None
+        self._line.append(self._open)
+        self._open = None
+
+    def begin_uploads(self: WalCore) -> None:
+        while len(self._under_way) < self._uploads_max:
+            if not self._line and self._open is not None and self._is_due:
+                self._close()
+            if not self._line:
+                return
+            group = self._line.popleft()
+            group.seq = self.durable_seq + 1 + sum(not each.is_durable for each in self._under_way)
+            self._next_seq = group.seq + 1
+            self._under_way.append(group)
+            self._effects.upload(group, self.durable_seq)
+
+    with patch.object(WalCore, "_close", close), patch.object(WalCore, "_begin_uploads", begin_uploads):
+        yield
+
+
+@mutation("W4, W13", "wal")
+def a_hedged_upload_counts_as_done() -> Iterator[None]:
+    """Of two uploads one has surely arrived."""
+    put = ObjectJournal._put
+
+    async def put_surely(self: Any, name: str, parts: Any) -> None:
+        before = self.uploads_hedged
+        try:
+            await put(self, name, parts)
+        except UNANSWERED:
+            if self.uploads_hedged == before:
+                raise
+
+    with patch.object(ObjectJournal, "_put", put_surely):
+        yield
+
+
+@mutation("W1", "wal")
+def a_broker_that_is_started_again_goes_on_with_its_former_log() -> Iterator[None]:
+    """A log has the name of its broker."""
+    begin = OwnRecord.begin.__func__  # type: ignore[attr-defined]
+
+    async def begin_again(cls: Any, context: Any) -> OwnRecord:
+        name = UUID(bytes=context.broker.encode().ljust(16)[:16])
+        try:
+            return await OwnRecord.read(context.metadata, str(name))
+        except NotFound:
+            with patch.object(own_record, "uuid4", lambda: name):
+                return await begin(cls, context)  # type: ignore[no-any-return]
+
+    with patch.object(OwnRecord, "begin", classmethod(begin_again)):
+        yield
+
+
+# -- closing -----------------------------------------------------------------------------------------------
+@mutation("W2, W7", "wal")
+def a_fence_is_put_whatever_lies_there() -> Iterator[None]:
+    """It replaces an object that came in between."""
+
+    def put_fence(self: Any, seq: int) -> None:
+        fence = wal_object.encode_fence(self._wal, seq, self._clock.now_ms(), self._closer)
+
+        async def put() -> None:
+            while True:
+                try:
+                    await self._objects.put_over(data_name(self._wal, seq), (fence,))
+                except UNANSWERED:
+                    continue
+                self.core.fenced()
+                return
+
+        self._start(put(), "put a fence")
+
+    with patch.object(_Closing, "put_fence", put_fence):
+        yield
+
+
+@mutation("W9", "wal")
+def a_fence_goes_when_the_log_is_closed() -> Iterator[None]:
+    """It is deleted with the other objects."""
+    closed = _Closing.closed
+
+    def closed_and_tidy(self: Any, record: Any) -> None:
+        closed(self, record)
+        name = data_name(record.uuid, record.end_seq)
+        self.unfenced = asyncio.ensure_future(self._objects.delete(name))
+
+    with patch.object(_Closing, "closed", closed_and_tidy):
+        yield
+
+
+@mutation("W7", "wal")
+def a_hole_is_the_end_without_a_fence() -> Iterator[None]:
+    """Nothing keeps an upload that is under way from landing there."""
+
+    def put_fence(self: Any, seq: int) -> None:
+        asyncio.get_running_loop().call_soon(self.core.fenced)
+
+    with patch.object(_Closing, "put_fence", put_fence):
+        yield
+
+
+@mutation("W7", "wal")
+def a_fence_is_put_one_beyond_the_hole() -> Iterator[None]:
+    """The upload that is under way lands before it."""
+    put_fence = _Closing.put_fence
+
+    def put_beyond(self: Any, seq: int) -> None:
+        put_fence(self, seq + 1)
+
+    with patch.object(_Closing, "put_fence", put_beyond):
+        yield
+
+
+@mutation("W6", "wal")
+def a_log_is_probed_before_it_is_claimed() -> Iterator[None]:
+    """Its writer trims on meanwhile."""
+
+    def probe_first(self: Any) -> None:
+        self.state = TRANSITIONS.next(self.state, Event.CLAIMED)
+        self._next_seq = self._record.trim_seq
+        self._judge()
+
+    with patch.object(ClosingCore, "_claim", probe_first):
+        yield
+
+
+@mutation("W13", "wal")
+def silence_of_the_store_counts_as_an_answer() -> Iterator[None]:
+    """An object that is not read in time is a hole, whenever one looks; a fence is there unless somebody says no."""
+
+    async def header(self: Any, seq: int) -> Header:
+        name = data_name(self._wal, seq)
+        try:
+            content = await self._objects.get_range(name, 0, HEADER_BYTES)
+        except UNANSWERED:
+            raise NotFound(name) from None
+        return wal_object.read_header(content, name)
+
+    def put_fence(self: Any, seq: int) -> None:
+        name = data_name(self._wal, seq)
+        fence = wal_object.encode_fence(self._wal, seq, self._clock.now_ms(), self._closer)
+
+        async def put() -> None:
+            try:
+                await self._objects.put_whole(name, (fence,))
+            except UNANSWERED:
+                pass
+            except QuireError:
+                self.core.fence_refused()
+                return
+            self.core.fenced()
+
+        self._start(put(), "put a fence")
+
+    with patch.object(_Closing, "_header", header), patch.object(_Closing, "put_fence", put_fence):
+        yield
+
+
+@mutation("W8", "wal")
+def a_rotten_header_is_the_end() -> Iterator[None]:
+    """An object that cannot be read is taken for one that was never whole."""
+    judge = ClosingCore._judge
+
+    def judge_leniently(self: Any) -> None:
+        while isinstance(self._found.get(self._next_seq), Header):
+            if self._found[self._next_seq].kind is wal_object.Kind.FENCE:
+                break
+            self._pass()
+        if isinstance(self._found.get(self._next_seq), CorruptionError):
+            self._end()
+        else:
+            judge(self)
+
+    with patch.object(ClosingCore, "_judge", judge_leniently):
+        yield
+
+
+# -- what is flushed and deleted -----------------------------------------------------------------------------
+@mutation("W10", "wal")
+def objects_go_before_the_record_says_that_they_may() -> Iterator[None]:
+    """A flush deletes data objects while it writes the catalogue."""
+    change = Keeper.change
+
+    async def delete_first(self: Any, sets: Any, trim_seq: int, *rest: Any) -> None:
+        uuid = self._record.record.uuid
+        self._trash.add(data_name(uuid, seq) for seq in range(self.trim_seq, trim_seq))
+        await change(self, sets, trim_seq, *rest)
+
+    with patch.object(Keeper, "change", delete_first):
+        yield
+
+
+@mutation("W6, W10", "wal")
+def a_keeper_writes_the_record_whatever_its_version() -> Iterator[None]:
+    """It does not notice that somebody closes the log."""
+
+    async def change(self: Any, **changes: Any) -> None:
+        wanted = replace(self.record, **changes)
+        while True:
+            try:
+                self._version = await self._store.put(self._path, encode(wanted), ANY_VERSION)
+            except NotFound:
+                return
+            except QuireError:
+                await asyncio.sleep(0.1)
+                continue
+            self.record = wanted
+            return
+
+    with patch.object(OwnRecord, "change", change):
+        yield
+
+
+@mutation("W10", "wal")
+def a_set_counts_before_it_is_read_back() -> Iterator[None]:
+    """Its upload goes on while the record names it."""
+
+    async def write_set(
+        self: Any, runs: Sequence[Any], first_seq: int, last_seq: int, clock_ms: int
+    ) -> SetEntry:
+        name = wal_object.set_name(self._wal, self._next_number(), self._unique())
+        parts = wal_object.encode_set(self._wal, first_seq, last_seq, clock_ms, runs)
+        self.upload = asyncio.ensure_future(self._store.put_whole(name, parts))
+        content = b"".join(parts)
+        crc = wal_object.footer_crc(content)
+        rows = wal_object.read_set_tail(
+            content[-wal_object.set_tail_bytes(content, name) :], len(content), crc, name
+        )
+        self._index.add(RunTable(name, rows, wal_object.SET_ROW))
+        return SetEntry(name, len(content), crc, first_seq, last_seq)
+
+    with patch.object(SetObjects, "write_set", write_set):
+        yield
+
+
+@mutation("W16", "wal")
+def a_catalogue_has_the_newest_tombstones_only() -> Iterator[None]:
+    """Those of the catalogue before it are not taken over."""
+    write = SetObjects.write_catalogue
+
+    async def write_newest(self: Any, more: Any, deleted: Mapping[int, int], elsewhere: Any) -> Change:
+        before = self.catalogue
+        self.catalogue = wal_object.Catalogue(before.sets, {})
+        try:
+            return await write(self, more, deleted, elsewhere)
+        finally:
+            self.catalogue = before
+
+    with patch.object(SetObjects, "write_catalogue", write_newest):
+        yield
+
+
+@mutation("W16", "wal")
+def a_set_is_garbage_when_nobody_writes_its_ledgers() -> Iterator[None]:
+    """What has no tombstone, and is not in memory either, counts as deleted."""
+    write = SetObjects.write_catalogue
+
+    async def write_living(
+        self: Any, more: Any, deleted: Mapping[int, int], elsewhere: Collection[int]
+    ) -> Change:
+        without_life: Callable[..., set[str]] = self._index.without_life
+
+        def guess(dead: Any) -> set[str]:
+            return without_life({*dead, *(each for each in self._index.ledgers() if each not in elsewhere)})
+
+        with patch.object(self._index, "without_life", guess):
+            return await write(self, more, deleted, elsewhere)
+
+    with patch.object(SetObjects, "write_catalogue", write_living):
+        yield
