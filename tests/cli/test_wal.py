@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pulsar
 import pytest
+from moto.server import ThreadedMotoServer
 
 from tests.cli.running import Server, standalone
 
@@ -47,11 +50,24 @@ def acknowledge(server: Server, count: int) -> list[int]:
     return [int(message.data()) for message in messages]
 
 
-@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.fixture
+def s3() -> Iterator[str]:
+    """The URL of an empty bucket."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="bucket")
+    yield f"s3://bucket/a?endpoint={endpoint}&access_key=test&secret_key=test"
+    server.stop()
+
+
+@pytest.mark.parametrize(("is_killed", "is_s3"), [(True, False), (False, False), (True, True)])
 def test_what_was_acknowledged_is_there_after_a_death_and_after_a_stop(
-    tmp_path: Path, is_killed: bool
+    tmp_path: Path, is_killed: bool, is_s3: bool, s3: str
 ) -> None:
-    wal = f"file://{tmp_path}/bucket"
+    wal = s3 if is_s3 else f"file://{tmp_path}/bucket"
     with standalone(tmp_path, "--wal", wal) as server:
         publish(server, *range(200))
         assert acknowledge(server, 100) == list(range(100))
@@ -80,3 +96,17 @@ def test_a_store_that_cannot_hold_it_is_refused_in_a_sentence(tmp_path: Path) ->
     )
     assert ran.returncode != 0 and ran.stdout == ""
     assert "bucket" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_bucket_that_is_not_there_is_told_in_a_sentence(tmp_path: Path, s3: str) -> None:
+    flags = {"data": f"{tmp_path}/data", "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "quire", "standalone", *words, "--wal", s3.replace("//bucket", "//another")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 2 and "NoSuchBucket" in ran.stderr and "Traceback" not in ran.stderr
+    assert "test" not in ran.stderr.replace("tests", ""), "keys are told to nobody"
