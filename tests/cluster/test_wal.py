@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -61,3 +62,39 @@ async def test_a_namespace_says_where_its_topics_are_kept_and_changes_its_mind(t
         assert objects() > before
         assert await asyncio.to_thread(read_all, client) == list(range(60))
         await asyncio.to_thread(client.close)
+
+
+async def test_nothing_is_lost_while_brokers_die_and_stand_still(cluster: Cluster) -> None:
+    words = [
+        "check",
+        "--seconds",
+        "30",
+        "--rate",
+        "500",
+        "--topics",
+        "6",
+        "--service-url",
+        cluster.service_url,
+    ]
+    check = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "quire",
+        *words,
+        "--admin-url",
+        cluster.http_url,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    await asyncio.sleep(4)
+    cluster.signal("broker-1", signal.SIGKILL)
+    await asyncio.sleep(5)
+    await cluster.restart_dead("broker-1")
+    cluster.signal("broker-2", signal.SIGSTOP)
+    await asyncio.sleep(6)
+    cluster.signal("broker-2", signal.SIGCONT)
+    await asyncio.sleep(4)
+    cluster.signal("broker-2", signal.SIGKILL)
+    out, _ = await check.communicate()
+    assert check.returncode == 0, out.decode() + cluster.story()
+    assert b"Nothing that was acknowledged is lost" in out
