@@ -3,7 +3,7 @@
     open, its writer gone      it is closed, after a while
     closed, data objects       their living blocks become sets, and the data objects go
     tombstones laid            they go into the catalogue; sets without a living ledger go
-    closed, nothing left       its objects go, all but the fence, and then its record
+    closed, nothing left       its objects go, all but the fence, and after a while its record
 
 One process of a cluster does it, for there is one who coordinates repair; safety does not rest on that (see `keeper`).
 A writer is gone when its broker is not registered, or has begun another WAL since. Who is closed by mistake begins
@@ -43,6 +43,10 @@ LOOK_S: Final = 15.0
 GRACE_S: Final = 60.0
 """A writer is missed for so long before its WAL is closed: whoever needs a ledger of it does not wait for that."""
 
+REMOVE_AFTER_S: Final = 3_600.0
+"""A WAL of which nothing is needed keeps its record for so long: an upload that its maker gave up may still come, and
+what lies there without a record would be taken for a WAL whose record was lost."""
+
 SET_BYTES: Final = 64 * MIB
 """About what goes from data objects into one set."""
 
@@ -58,6 +62,8 @@ class Collector:
         self._may = may
         self._tasks = Tasks("wal collector")
         self._missed_since: dict[str, float] = {}
+        self._empty_since: dict[str, float] = {}
+        """Closed WALs of which nothing is needed."""
         self._swept: set[str] = set()
         """Closed WALs in whose folders nothing lies that their records do not name."""
 
@@ -118,6 +124,10 @@ class Collector:
         laid = await tombstones.laid(metadata, uuid)
         if record.trim_seq >= record.end_seq and not laid and record.catalogue and uuid in self._swept:
             return
+        now = self._context.clock.monotonic()
+        empty_s = now - self._empty_since.get(uuid, now)
+        if uuid in self._empty_since and not laid and empty_s < REMOVE_AFTER_S:
+            return
         view = View(self._context, uuid)
         await view.refresh()
         own = await OwnRecord.read(metadata, uuid)
@@ -131,8 +141,12 @@ class Collector:
             await tombstones.take_away(metadata, uuid, list(laid))
         await trash.emptied()
         await self._sweep(own.record, view)
-        if not own.record.catalogue:
+        if own.record.catalogue:
+            return
+        self._empty_since.setdefault(uuid, now)
+        if empty_s >= REMOVE_AFTER_S:
             await own.remove()
+            del self._empty_since[uuid]
             _log.info("wal-%s of %s is gone: nothing of it is needed", uuid, record.broker)
 
     async def _make_set(

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 from quire.bookie.index import find_hole
 from quire.metadata import paths
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.runtime.tasks import Tasks
 from quire.wal import tombstones
@@ -142,6 +142,10 @@ class ForeignWal:
                 blocks = await self._find(request, again=look > 0)
             except NotFound:
                 continue  # a set was made of it
+            except CorruptionError:
+                if look == LOOKS_MAX - 1:
+                    raise
+                continue  # the same, and somebody who was late has put a fence there
             lac = self._confirmed(request, blocks)
             if blocks and not self.view.is_deleted(request.ledger_id):
                 return ReadResponse(Status.OK, lac, blocks)

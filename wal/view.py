@@ -107,7 +107,11 @@ class View:
                 if isinstance(found, BaseException):
                     raise found
                 if found is None:
-                    return  # a fence
+                    if end_seq is None:
+                        return
+                    raise NotFound(
+                        "a fence lies below the end: the object was trimmed, and somebody was late"
+                    )
                 self.index.add(found.table)
                 self.deleted.update(found.deleted)
                 self._next_seq = found.seq + 1

@@ -29,9 +29,10 @@ from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair
 from quire.metadata.records import LedgerState, WalState
 from quire.runtime.errors import CorruptionError, NotFound, QuireError
-from quire.wal import flusher, object_journal, own_record, probe, set_objects, wal_object
+from quire.wal import collector, flusher, object_journal, own_record, probe, set_objects, wal_object
 from quire.wal.closing import close_wal
 from quire.wal.closing_core import ClosingCore
+from quire.wal.collector import Collector
 from quire.wal.context import WalContext
 from quire.wal.directory import WalDirectory
 from quire.wal.object_journal import ObjectJournal
@@ -47,7 +48,7 @@ from .ledger_history import STEP_S, LedgerCluster, LedgerHistory, adverse_limits
 from .loop import Process
 from .metadata import SimulatedStore
 from .plan import Event, Plan
-from .wal_objects import WalBucket, WalObjects
+from .wal_objects import LATE_S, WalBucket, WalObjects
 from .wal_oracle import WalOracle
 from .world import Violation, World
 
@@ -63,6 +64,7 @@ class WalBroker(Client):
     cluster: WalCluster
     wals: WalDirectory | None = None
     objects: WalObjects
+    collector: Collector
     is_leaving = False
 
     def forget(self) -> None:
@@ -87,6 +89,8 @@ class WalBroker(Client):
             quarantine_s=rng.choice((0.0, 2.0)),
         )
         repair = Repair(store, wals, self.clock, rng, REPAIR, process.name)
+        self.collector = Collector(context, wals.own_wal, lambda: repair.is_coordinator)
+        self.collector.start()
         self.wals = wals
         return Base(store, wals, ledgers, repair, self.clock)
 
@@ -123,6 +127,7 @@ class WalBroker(Client):
         if wals is None or self.is_leaving or self.cluster.is_healed:
             return
         self.is_leaving = True
+        await self.collector.stop()
         await wals.stop()
         self.world.saw("handed over")
         if self.process is process:
@@ -287,6 +292,9 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
         adverse_limits(rng),
         mock.patch.object(flusher, "INTERVAL_S", rng.choice((1.0, 4.0, 300.0))),
         mock.patch.object(flusher, "LOOK_S", 0.7),
+        mock.patch.object(collector, "LOOK_S", 0.7),
+        mock.patch.object(collector, "GRACE_S", rng.choice((1.0, 5.0))),
+        mock.patch.object(collector, "REMOVE_AFTER_S", 2 * max(LATE_S)),
         mock.patch.object(object_journal, "ENOUGH", 4),
         mock.patch.object(object_journal, "HEDGE_AT_FIRST_S", 0.1),
         mock.patch.object(probe, "RACES", rng.choice((1, 1, 1, 4))),

@@ -115,7 +115,9 @@ class WalOracle(Oracle):
             )
             del self.set_spans[name]
         elif seq is not None and seq in wal.fences:
-            self.world.check(False, "garbage", f"the fence {seq} of {uuid} goes")
+            is_end = seq == record.end_seq or (seq >= record.trim_seq and record.state is not WalState.CLOSED)
+            self.world.check(not is_end, "garbage", f"the fence {seq} of {uuid} goes")
+            wal.fences.discard(seq)
         elif seq is not None:
             is_beyond = record.state is WalState.CLOSED and seq >= record.end_seq
             self.world.check(
@@ -267,7 +269,9 @@ class WalOracle(Oracle):
     def ended(self, uuid: str, why: QuireError) -> None:
         """A node says so of its WAL."""
         self.world.saw(f"WAL ended: {type(why).__name__}")
-        is_expected = isinstance(why, Fenced | Unavailable) or self.is_damaged
+        record = self.wals[uuid].record
+        is_closed = record is None or record.state is not WalState.OPEN
+        is_expected = isinstance(why, Fenced | Unavailable) or is_closed or self.is_damaged
         self.world.check(is_expected, "ended", f"{uuid}: {why!r}")
 
     def _acknowledged(self, uuid: str) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ from quire.metadata.records import WalState
 from quire.runtime.clock import Clock, ManualClock
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.wal import tombstones, wal_object
-from quire.wal.collector import GRACE_S, Collector
+from quire.wal.collector import GRACE_S, REMOVE_AFTER_S, Collector
 from quire.wal.foreign import ForeignWal
 from quire.wal.own_record import OwnRecord
 from quire.wire.bookie import BookieId, Status
@@ -53,9 +53,10 @@ async def test_data_objects_become_a_set_and_all_is_read_as_before() -> None:
         assert (await asked.ask(1, 3)).status is Status.NO_SUCH_ENTRY
 
 
-async def test_when_all_its_ledgers_are_deleted_the_fence_is_left() -> None:
+async def test_when_all_its_ledgers_are_deleted_the_fence_is_left_and_later_the_record_goes() -> None:
     node, other = await a_dead_one()
-    collector = collector_of(node)
+    clock = ManualClock()
+    collector = collector_of(node, clock)
     await collector.look()
     for ledger_id in (1, 2):
         await other.delete(ledger_id)
@@ -64,6 +65,17 @@ async def test_when_all_its_ledgers_are_deleted_the_fence_is_left() -> None:
     await other.delete(3)
     await collector.look()
     assert node.objects() == ["3"]
+    late = wal_object.data_name(node.uuid, 1)
+    await node.store.put_whole(late, [b"of a writer that stood still".ljust(300)])
+    assert (
+        await Asked(ForeignWal(node.context, node.uuid), node.bookie_id).ask(9, 0)
+    ).status is Status.NO_SUCH_ENTRY
+    calls = len(node.store.faults.calls)
+    await collector.look()
+    assert len(node.store.faults.calls) == calls, "meanwhile the store is asked nothing"
+    clock.advance_ms(int(REMOVE_AFTER_S * 1000))
+    await collector.look()
+    assert node.objects() == ["3"], "what came late is gone, too"
     with pytest.raises(NotFound):
         await node.record()
     assert await tombstones.laid(node.metadata, node.uuid) == {}

@@ -10,6 +10,7 @@ from quire.metadata import paths
 from quire.metadata.records import WalState
 from quire.runtime.errors import OutcomeUnknown, Unavailable
 from quire.wal import tombstones, wal_object
+from quire.wal.collector import Collector
 from quire.wal.foreign import ForeignWal
 from quire.wire.bookie import (
     FindHoleRequest,
@@ -122,6 +123,20 @@ async def test_a_record_that_was_lost_is_not_taken_for_proof() -> None:
     await node.metadata.delete(paths.wal(node.uuid))
     answer = await Other(node).ask(1, 0, fence=True)
     assert answer.status is Status.UNREACHABLE
+
+
+async def test_a_fence_of_one_who_was_late_is_no_damage_and_no_end() -> None:
+    """He puts it where an object was that is in a set by now: who has looked before that looks again."""
+    node = await Node().start()
+    for number in range(3):
+        await node.add(made(1, number))
+    reader = Other(node)
+    assert (await reader.ask(1, 9, fence=True)).lac == 2
+    await Collector(node.context, lambda: None, lambda: True).look()
+    late = wal_object.encode_fence(node.uuid, 1, 1, "late")
+    await node.store.put_whole(wal_object.data_name(node.uuid, 1), [late])
+    assert (await reader.read(1, 1))[0] == made(1, 1)
+    await node.wal.stop()
 
 
 async def test_damage_is_told_and_never_taken_for_an_end() -> None:
