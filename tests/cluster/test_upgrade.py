@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pulsar
@@ -23,6 +24,7 @@ from tests.cluster.versions import MixedCluster, mixed_cluster, neighbour
 
 TOPIC = "persistent://public/default/t"
 MEMBERS = ("bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "gateway")
+RATE = int(os.environ.get("QUIRE_UPGRADE_MESSAGES_PER_S", "100"))
 SLOWEST_S_MAX = 15.0
 """Far beyond what it takes on a machine without other work, two seconds."""
 
@@ -35,12 +37,18 @@ async def cluster(tmp_path: Path) -> AsyncIterator[MixedCluster]:
 
 
 class Traffic:
-    """Numbers are published a hundred times a second, and consumed, by threads, until `end`."""
+    """`RATE` numbers are published a second, and consumed, by threads, until `end`."""
 
     def __init__(self, service_url: str) -> None:
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         self.client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=60)
-        self._producer = self.client.create_producer(TOPIC, producer_name="p", send_timeout_millis=0)
+        self._producer = self.client.create_producer(
+            TOPIC,
+            producer_name="p",
+            send_timeout_millis=0,
+            block_if_queue_full=True,
+            max_pending_messages=100_000,
+        )
         self._consumer = self.client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
         self.sent = 0
         self.slowest_s = 0.0
@@ -51,11 +59,22 @@ class Traffic:
             thread.start()
 
     def _publish(self) -> None:
+        began = time.monotonic()
         while not self._has_ended.wait(0.01):
-            began = time.monotonic()
-            self._producer.send(b"%d" % self.sent, sequence_id=self.sent)
-            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
-            self.sent += 1
+            behind = int((time.monotonic() - began) * RATE) - self.sent
+            for _ in range(min(behind, RATE)):
+                self._producer.send_async(b"%d" % self.sent, self._answered(), sequence_id=self.sent)
+                self.sent += 1
+        self._producer.flush()
+
+    def _answered(self) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
+        sent_at = time.monotonic()
+
+        def answered(result: pulsar.Result, _: pulsar.MessageId) -> None:
+            assert result == pulsar.Result.Ok
+            self.slowest_s = max(self.slowest_s, time.monotonic() - sent_at)
+
+        return answered
 
     def _consume(self) -> None:
         while not self._has_ended.is_set() or len(self.consumed) < self.sent:
