@@ -266,6 +266,9 @@ def _tell(group: Group) -> None:
 
 def _tell_slow(place: str, group: Group, took_s: float) -> None:
     stored = [brief(part) for part in group.parts if len(part) > CONTROL_BYTES]
-    _, ledger, entry, *_ = stored[0] if stored else (0, -1, -1, 0, 0)
+    if not stored:  # fences and tombstones
+        slow.tell("sync", f"the journal {place}", took_s, journal=place)
+        return
+    _, ledger, entry, *_ = stored[0]
     what = f"the journal {place} with {len(stored)} blocks from entry {ledger}:{entry} on"
     slow.tell("sync", what, took_s, journal=place, blocks=len(stored), ledger=ledger, entry=entry)

@@ -45,7 +45,9 @@ async def test_all_parts_tell_of_one_message(
     assert (published["topic"], published["ledger"], published["entry"]) == (TOPIC, ledger, entry)
     assert published["parts"].keys() == {"waiting", "bookies"}
     assert sum(published["parts"].values()) == pytest.approx(published["took_s"], abs=0.002)
-    assert (ledger, entry) in [(one["ledger"], one["entry"]) for one in said(caplog, "sync")]
+    assert (ledger, entry) in [
+        (one["ledger"], one["entry"]) for one in said(caplog, "sync") if "ledger" in one
+    ]
     (loaded,) = [one for one in said(caplog, "load") if one["topic"] == TOPIC]
     assert {"its record", "its bundle's state log", "the rest"} <= loaded["parts"].keys()
     (uploaded,) = said(caplog, "upload")
