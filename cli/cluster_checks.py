@@ -66,7 +66,7 @@ def look_at_cluster(admin: Admin, looked: Looked) -> None:
     for member in said["members"]:
         own = [Finding(**one) for one in member["findings"]]
         looked.add(f"{member['kind']} {member['name']}", [*own, *_clock(member, asked_ms, answered_ms)])
-    looked.not_at += [f"bookie {address}: it has no HTTP port (--http)" for address in said["withoutHttp"]]
+    looked.not_at += said["unasked"]
     looked.add(
         CLUSTER, [error(one, "see whether it runs and what its log ends with") for one in said["silent"]]
     )
@@ -97,7 +97,7 @@ def _members(admin: Admin, looked: Looked) -> tuple[Mapping[str, Any], int, int]
         said = asked_of_all(admin, DOCTOR)
     except NotFound:  # an older broker
         looked.not_at.append(f"processes one by one: the broker at {admin.url} has no {DOCTOR}")
-        said = {"members": [], "silent": [], "withoutHttp": []}
+        said = {"members": [], "silent": [], "unasked": []}
     return said, asked_ms, time.time_ns() // 1_000_000
 
 

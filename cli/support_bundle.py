@@ -133,7 +133,7 @@ class Bundle:
 
     def _add_members(self) -> None:
         said = asked_of_all(self._admin, SUPPORT)
-        self.missing += [*said["silent"], *(f"bookie {one}: no HTTP port" for one in said["withoutHttp"])]
+        self.missing += [*said["silent"], *said["unasked"]]
         for member in said["members"]:
             self._add_member("members/" + _as_file(f"{member['kind']}-{member['name']}"), member)
 

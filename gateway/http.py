@@ -122,7 +122,7 @@ class Forwarding:
             return _refusal(503, f"no broker says who you are: {str(error) or 'no answer'}")
         if not said.get("isSuperuser"):
             return _refusal(403, "only superusers may ask what a gateway tells of itself")
-        return web.json_response({"members": [await own()], "silent": [], "withoutHttp": []})
+        return web.json_response({"members": [await own()], "silent": [], "unasked": []})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """A file that everybody may have, so that who is to log in has a page to do so."""

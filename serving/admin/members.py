@@ -7,12 +7,12 @@ A broker asks the others, and the bookies that have an HTTP port; so who reaches
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, to_builtins
 
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.member import DOCTOR, SUPPORT
 from quire.security.authorization import Action
 from quire.serving.admin.route import Route, flag
@@ -27,18 +27,15 @@ class Members(Struct, rename="camel"):
     """What each says of itself: `kind`, `name`, `version`, and what was asked for."""
     silent: list[str]
     """Why others say nothing."""
-    without_http: list[str]
-    """Addresses of bookies that have no port to be asked at."""
+    unasked: list[str]
+    """Who cannot be asked, and why that is no fault."""
 
 
 def routes(broker: Broker) -> Sequence[Route]:
+    member = broker.admin.member
     return (
-        _route(
-            DOCTOR, broker, broker.admin.member.doctor, "What is wrong with each process, and what to do."
-        ),
-        _route(
-            SUPPORT, broker, broker.admin.member.support, "Settings, stacks, log and metrics of each process."
-        ),
+        _route(DOCTOR, broker, member.doctor, "What is wrong with each process, and what to do."),
+        _route(SUPPORT, broker, member.support, "Settings, stacks, log and metrics of each process."),
     )
 
 
@@ -46,39 +43,43 @@ def _route(path: str, broker: Broker, own: Callable[[], Awaitable[dict[str, Any]
     async def ask(*, here: bool) -> Members:
         if here:
             return Members([await own()], [], [])
-        brokers, bookies, mine = await asyncio.gather(
-            broker.fan_out.others("GET", f"{path}?here=true", timeout_s=ASK_S),
-            _ask_bookies(broker, path),
-            own(),
-        )
-        of_brokers = [member for said in brokers.said for member in said["members"]]
-        return Members(
-            [mine, *of_brokers, *bookies.members], brokers.silent + bookies.silent, bookies.without_http
-        )
+        unasked: list[str] = []
+        others = [*_other_brokers(broker), *_bookies(broker, unasked)]
+        mine, *said = await asyncio.gather(own(), *(_ask(broker, name, url + path) for name, url in others))
+        found = Members([mine], [], unasked)
+        for (name, _), answer in zip(others, said, strict=True):
+            if isinstance(answer, NotFound):
+                unasked.append(f"{name}: it is of a version that says nothing of itself")
+            elif isinstance(answer, QuireError):
+                found.silent.append(f"{name} does not say how it is: {answer}")
+            else:
+                found.members += answer.get("members", [answer])
+        return found
 
     ask.__doc__ = says
     return Route("GET", path, ask, flag("here"), answer=to_builtins, shows=Members, may=Action.SUPERUSER)
 
 
-async def _ask_bookies(broker: Broker, path: str) -> Members:
-    found = Members([], [], [])
-    asked = []
+def _other_brokers(broker: Broker) -> Iterator[tuple[str, str]]:
+    """What each is called, and where it is asked."""
+    addresses = broker.addresses
+    for row in broker.ownership.brokers():
+        urls = row["httpUrl"], row["httpUrlTls"]
+        if urls != (addresses.http_url, addresses.http_url_tls):
+            yield f"broker {row['broker']}", broker.fan_out.peers.choose(*urls)
+
+
+def _bookies(broker: Broker, unasked: list[str]) -> Iterator[tuple[str, str]]:
     for record in broker.services.ledgers.available():
         if record.http_url:
-            asked.append(_ask_bookie(broker, record.address, record.http_url + path))
+            yield f"bookie {record.address}", record.http_url
         elif record.address:  # one without is of this very process
-            found.without_http.append(record.address)
-    for said in await asyncio.gather(*asked):
-        if isinstance(said, str):
-            found.silent.append(said)
-        else:
-            found.members.append(said)
-    return found
+            unasked.append(f"bookie {record.address}: it has no HTTP port (--http)")
 
 
-async def _ask_bookie(broker: Broker, address: str, url: str) -> dict[str, Any] | str:
+async def _ask(broker: Broker, name: str, url: str) -> dict[str, Any] | QuireError:
     try:
-        said: dict[str, Any] = await broker.fan_out.peers.ask_at("GET", url, "", timeout_s=ASK_S)
+        said: dict[str, Any] = await broker.fan_out.peers.ask_at("GET", url, "?here=true", timeout_s=ASK_S)
     except QuireError as error:
-        return f"the bookie {address} does not say how it is: {error}"
+        return error
     return said

@@ -65,9 +65,7 @@ class Peers:
             ) as answer:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unavailable(
-                f"the broker at {http_url} does not answer: {str(error) or 'time-out'}"
-            ) from error
+            raise Unavailable(f"{http_url} does not answer: {str(error) or 'time-out'}") from error
         if answer.status >= 400:
             raise error_of(answer.status, text)
         return json.loads(text) if text else None

@@ -112,7 +112,7 @@ def overview(brokers: Iterable[dict[str, Any]] = (), **more: Any) -> dict[str, A
 
 
 def cluster(**more: Any) -> dict[str, Any]:
-    empty = {"members": [], "silent": [], "withoutHttp": []}
+    empty = {"members": [], "silent": [], "unasked": []}
     return {DOCTOR: empty, cluster_checks.OVERVIEW: overview(), cluster_checks.LOST: [], **more}
 
 
@@ -149,7 +149,7 @@ def test_clocks_members_that_are_silent_and_ledgers_that_lost_entries(
     monkeypatch.setattr("quire.cli.cluster_checks.time.time_ns", lambda: 100_000 * 1_000_000)
 
     def members(now_ms: int, *silent: str) -> dict[str, Any]:
-        return {"members": [{**member, "nowMs": now_ms}], "silent": list(silent), "withoutHttp": []}
+        return {"members": [{**member, "nowMs": now_ms}], "silent": list(silent), "unasked": []}
 
     assert findings(cluster(**{DOCTOR: members(101_500)})) == []
     (clock,) = findings(cluster(**{DOCTOR: members(107_000)}))
