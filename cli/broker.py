@@ -41,10 +41,11 @@ from quire.ledger.directory import BookieDirectory, ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
-from quire.metadata.cluster import begin_cluster, find_cluster
+from quire.metadata.cluster import begin_cluster, find_cluster, is_begun
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
+from quire.objects.open import open_for_log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.machine import Machine
@@ -59,6 +60,7 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.wal import wal_object
 from quire.wal.collector import Collector
 from quire.wal.settings import WalSettings
 
@@ -168,10 +170,10 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         archive = await parts.archive(process.archive) if process.archive else None
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)
-        if process.new_cluster:
+        if process.new_cluster and not await is_begun(store):
+            await _refuse_remains(store, configuration.wal.values)
             await begin_cluster(store, clock.now_ms())
-        else:
-            await find_cluster(store, process.metadata)
+        await find_cluster(store, process.metadata)
 
         bookies = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))
         wals = None
@@ -215,6 +217,21 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         await parts.start(repair)
         keep_heap()
         yield running
+
+
+async def _refuse_remains(store: MetadataStore, settings: WalSettings) -> None:
+    """Raise `ConfigurationError` where the object store has logs of a cluster: its metadata may have been lost."""
+    objects = open_for_log(settings.wal, settings.threads)
+    try:
+        await objects.prepare()
+        remains = await objects.list(wal_object.FOLDER)
+    finally:
+        await objects.close()
+    if remains and not await is_begun(store):  # another broker may have begun it meanwhile
+        raise ConfigurationError(
+            f"{objects.url} has write-ahead logs, and the metadata store knows of no cluster: restore its contents, or "
+            "begin the new cluster with another prefix"
+        )
 
 
 async def _ledgers(

@@ -2,9 +2,9 @@
 
 A chroot with a typing error in it is an empty store like that of a cluster that is about to begin. So a cluster is
 begun on purpose: by a bookie that is told to (`quire bookie --new-cluster true`), or a broker where there are none
-(`quire broker --wal URL --new-cluster true`). Gateways, all other brokers and
-bookies refuse to start where no cluster was begun. A bookie remembers its cluster's id beside its data
-(`bookie.identity`), and refuses every other one: what it holds means nothing there.
+(`quire broker --wal URL --new-cluster true`), whose object store has no logs of another cluster yet. Gateways, and all
+other brokers and bookies, refuse to start where no cluster was begun. A bookie remembers its cluster's id beside its
+data (`bookie.identity`), and refuses every other one: what it holds means nothing there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ async def find_cluster(store: MetadataStore, url: str) -> ClusterRecord:
             f"there is no cluster at {url}: name the address and chroot that its bookies are started with, or begin a "
             "cluster there with `quire bookie --new-cluster true`"
         ) from None
+
+
+async def is_begun(store: MetadataStore) -> bool:
+    """Whether the store holds a cluster."""
+    try:
+        await _read(store)
+    except NotFound:
+        return False
+    return True
 
 
 async def begin_cluster(store: MetadataStore, now_ms: int) -> ClusterRecord:

@@ -57,6 +57,9 @@ from quire.runtime.limits import MIB
 from quire.wire.block import Buffer, brief, peek
 from quire.wire.checksum import crc32c
 
+FOLDER: Final = "wal/"
+"""Of all WALs."""
+
 MAGIC: Final = b"QUIREWAL"
 SET_MAGIC: Final = b"QUIRESET"
 CATALOGUE_MAGIC: Final = b"QUIRECAT"
@@ -125,7 +128,7 @@ class Tombstone(NamedTuple):
 # -- names -----------------------------------------------------------------------------------------------
 def folder(wal: str) -> str:
     """What the names of all its objects begin with."""
-    return f"wal/{wal}/"
+    return f"{FOLDER}{wal}/"
 
 
 def data_name(wal: str, seq: int) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.cluster.local import Cluster, running
 from tests.cluster.test_local import Producer, client_of, read_all
+from tests.cluster.zookeeper import own_zookeeper
 
 TOPIC = "persistent://public/default/t"
 
@@ -98,3 +101,23 @@ async def test_nothing_is_lost_while_brokers_die_and_stand_still(cluster: Cluste
     out, _ = await check.communicate()
     assert check.returncode == 0, out.decode() + cluster.story()
     assert b"Nothing that was acknowledged is lost" in out
+
+
+def test_a_cluster_is_not_begun_anew_over_the_logs_of_one(tmp_path: Path) -> None:
+    log = tmp_path / "bucket" / "wal" / str(uuid4()) / f"{0:016x}"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"of a cluster whose metadata were lost")
+    words = [
+        sys.executable,
+        "-m",
+        "quire",
+        "broker",
+        "--new-cluster",
+        "true",
+        "--wal",
+        f"file://{tmp_path}/bucket",
+    ]
+    with own_zookeeper(tmp_path) as server:
+        words += ["--metadata", f"{server.url}/quire", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2 and "has write-ahead logs" in ran.stderr and "another prefix" in ran.stderr
