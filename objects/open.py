@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from quire.objects.filesystem import FilesystemBlockingStore
-from quire.objects.s3 import PATIENT, Patience, S3BlockingStore, S3Location
+from quire.objects.s3 import Patience, S3BlockingStore, S3Location
 from quire.objects.store import BlockingStore, ObjectStore
 from quire.runtime.errors import ConfigurationError
 
@@ -27,7 +27,7 @@ def open_for_log(url: str, threads: int) -> ObjectStore:
     return ObjectStore(open_blocking(url, Patience(1, LOG_TIMEOUT_S, threads + 1)), threads=threads)
 
 
-def open_blocking(url: str, patience: Patience = PATIENT) -> BlockingStore:
+def open_blocking(url: str, patience: Patience | None = None) -> BlockingStore:
     """The same, in blocking calls. One per process: it cannot be pickled."""
     parts = urlsplit(url)
     match parts.scheme:

@@ -52,7 +52,7 @@ class Patience(NamedTuple):
     """How a store is called: how often at most, how long each time, how many at once."""
 
     attempts_max: int = ATTEMPTS_MAX
-    timeout_s: int = READ_TIMEOUT_S
+    timeout_s: float = READ_TIMEOUT_S
     connections: int = THREADS * 2
 
 
@@ -94,7 +94,8 @@ class S3Location:
 class S3BlockingStore:
     """A `BlockingStore` in an S3 bucket. Opening it makes no call; `prepare` does."""
 
-    def __init__(self, location: S3Location, patience: Patience = PATIENT) -> None:
+    def __init__(self, location: S3Location, patience: Patience | None = None) -> None:
+        patience = patience or PATIENT
         self.url = location.url
         self.read_bytes_best = 4 * MIB
         self._attempts_max = patience.attempts_max

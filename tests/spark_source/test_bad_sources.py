@@ -224,7 +224,7 @@ class BadS3:
 @pytest.fixture
 def bad_s3(archived: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BadS3:
     """The archive of `archived`, in S3, where nobody waits long."""
-    monkeypatch.setattr(s3, "READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(s3, "PATIENT", s3.Patience(timeout_s=0.3))
     monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None, time=time.time))
     monkeypatch.setattr(rest, "PAUSE_S", 0)
     store = BadS3()

@@ -74,7 +74,7 @@ async def assert_nothing_is_left(broker: Broker) -> None:
     assert await broker.admin.subscriptions.names(NAME) == []
     topic = await broker.registry.open_persistent(NAME)
     assert topic.producers.last_sequence_id("p") == -1
-    bundle: Any = topic.log._dedup_log
+    bundle: Any = topic.log.dedup_log
     assert bundle.cursors.of_topic(TOPIC) == []
     await broker.admin.topics.delete(NAME)
     bodies = await broker.services.store.children(paths.schema_folders("public", "default")[1])
