@@ -38,6 +38,7 @@ chaos: $(VENV)/.dev
 # Search the model of the ledger protocol: the large bounds, or BOUNDS="entries=2 recoveries=2". Minutes, and up to 1 GB.
 model: $(VENV)/.dev
 	$(BIN)/python -m tests.model $(BOUNDS)
+	$(if $(BOUNDS),,$(BIN)/python -m tests.model.wal)
 
 # Search for bytes that break TARGET (tests/fuzz/targets.py) for SECONDS; what reaches something new is kept.
 fuzz: $(VENV)/.dev
