@@ -407,8 +407,9 @@ class StateLog:
     ) -> None:
         """Go on at `path`, and let `part` have the rest of the state, in one transaction with `steps`.
 
-        The snapshot of `part` takes its state away from this log's owner. Raises `InUse` while the log rolls; after an
-        error since that snapshot both logs are dead, and whoever opens the log finds out whether it was divided.
+        The snapshot of `part` takes its state away from this log's owner. Raises `InUse` while the log rolls, and what
+        either log died of meanwhile. After an error since that snapshot both logs are dead, and whoever opens the log
+        finds out whether it was divided.
         """
         if self._rolling is not None or self._error is not None:
             raise InUse(f"the state log {self._node.path} begins another ledger now; try again")
@@ -416,6 +417,8 @@ class StateLog:
         self._rolling = dividing = self._tasks.start(work, f"divide {self._node.path}")
         try:
             await asyncio.shield(dividing)
+            if (died := self.error or part.error) is not None:
+                raise died
         except BaseException as error:
             if part._segment is not None:  # it has its state
                 known = error if isinstance(error, QuireError) else OutcomeUnknown(f"it failed: {error!r}")

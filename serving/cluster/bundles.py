@@ -22,7 +22,7 @@ from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, StateLogRecord, encode
 from quire.metadata.store import MetadataStore, Step
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, InUse, QuireError
+from quire.runtime.errors import CorruptionError, InUse, OutcomeUnknown, QuireError
 from quire.runtime.tasks import promise
 from quire.serving.cluster.bundle_totals import BundleTotals
 from quire.serving.model.rates import Totals
@@ -206,11 +206,18 @@ class Bundles:
         given: Callable[[Bundle], None],
         steps: Callable[[], Awaitable[Sequence[Step]]],
     ) -> None:
-        """The first of `names` becomes the other two; see `Bundle.divide`. `given` is told of the third."""
+        """The first of `names` becomes the other two; see `Bundle.divide`. `given` is told of the third.
+
+        Raises `OutcomeUnknown` when the bundle was dropped meanwhile, as with the session: then none of them is open.
+        """
         name, low, high = names
         bundle, part = await self._opened(name, namespace), self._make(high)
         await bundle.divide(low, part, lambda: given(part), steps)
-        self._open[low] = self._open.pop(name)
+        opening = self._open.pop(name, None)
+        if opening is None:  # in this turn of the loop: its log will hear of it in the next one
+            part.log.abandon()
+            raise OutcomeUnknown(f"bundle {name} was dropped while it was split; look again what it is now")
+        self._open[low] = opening
         self._open[high] = asyncio.get_running_loop().create_future()
         self._open[high].set_result(part)
         self._totals.rename(name, low)

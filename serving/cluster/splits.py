@@ -37,7 +37,8 @@ class Splits:
     async def split(self, bundle: str, at: str = "") -> tuple[str, str]:
         """The bundles that it is now; `at`: where the second begins; without it, so that each has half of the topics.
 
-        Raises `NotOwner`, `NotFound`, `InUse`, `ConfigurationError`, and what changing the metadata raises.
+        Raises `NotOwner`, `NotFound`, `InUse`, `ConfigurationError`, what changing the metadata raises, and what the
+        state logs died of meanwhile.
         """
         await self._ownership.require(bundle, take=True)
         namespace, edges = await self._edges(bundle)

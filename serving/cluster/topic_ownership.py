@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from quire.runtime.errors import InUse
 from quire.serving.cluster.bundles import bundle_of
 from quire.serving.cluster.port import NotOwner, Owner, Ownership
 from quire.serving.names import TopicName
@@ -46,7 +47,12 @@ class TopicOwnership:
 
     @contextmanager
     def is_splitting(self, bundle: str) -> Iterator[None]:
-        """The bundle becomes two: who asks for a topic of it that is not loaded waits."""
+        """The bundle becomes two: who asks for a topic of it that is not loaded waits.
+
+        Raises `InUse` for a second split of it at the same time, before whose end the first may not have ended.
+        """
+        if bundle in self._splitting:
+            raise InUse(f"bundle {bundle} is being split already")
         ended = self._splitting[bundle] = asyncio.get_running_loop().create_future()
         try:
             yield

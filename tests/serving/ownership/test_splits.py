@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from typing import Any
 from unittest import mock
@@ -12,10 +12,11 @@ from unittest import mock
 import pulsar
 import pytest
 
+from quire.ledger.state_log import StateLog
 from quire.metadata import paths
 from quire.metadata.records import StateLogRecord, decode
 from quire.runtime.errors import InUse, NotFound, OutcomeUnknown, Unavailable
-from quire.serving.cluster.bundles import hash_of
+from quire.serving.cluster.bundles import bundle_of, hash_of
 from quire.serving.names import TopicName
 from tests.serving.ownership.cluster import Brokers, Member, until
 
@@ -170,6 +171,68 @@ async def test_whatever_the_metadata_store_answers_nothing_is_lost(
     await asyncio.to_thread(traffic.connect, brokers.client())
     await asyncio.to_thread(traffic.turn)
     assert len(two.ownership.bundles()) == bundles
+
+
+def fail_whole(one: Member, whole: StateLog, part: StateLog) -> None:
+    whole.fail(Unavailable("too few bookies are left"))
+
+
+def fail_part(one: Member, whole: StateLog, part: StateLog) -> None:
+    part.fail(Unavailable("too few bookies are left"))
+
+
+def lose_session(one: Member, whole: StateLog, part: StateLog) -> None:
+    one.ownership._session_lost()
+
+
+def drop_when_divided(one: Member, whole: StateLog, part: StateLog) -> None:
+    """So late that no log has heard of it when the bundle is to go on as another one."""
+    assert whole._rolling is not None
+    whole._rolling.add_done_callback(lambda _: one.broker.bundles.drop([WHOLE]))
+
+
+@pytest.mark.parametrize("harm", [fail_whole, fail_part, lose_session, drop_when_divided])
+async def test_a_bundle_that_ends_while_it_is_split_is_loaded_again_as_two(
+    brokers: Brokers, harm: Callable[[Member, StateLog, StateLog], None]
+) -> None:
+    one = await start(brokers)
+    traffic = await asyncio.to_thread(Traffic, brokers.client())
+    await asyncio.to_thread(traffic.turn)
+    transact, registry, logs = one.store.transact, one.broker.registry, []
+
+    async def harmed(steps: Any) -> None:
+        await transact(steps)
+        if any(step.path == NAMESPACE for step in steps):
+            bundles = {id(topic.log.dedup_log): topic.log.dedup_log for topic in registry.loaded()}
+            whole, part = sorted((bundle for bundle in bundles.values()), key=lambda each: each.name)
+            logs.extend((whole.log, part.log))
+            harm(one, *logs)
+
+    one.store.transact = harmed  # type: ignore[method-assign]
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        await one.broker.bundles.split(WHOLE)
+    await asyncio.to_thread(traffic.turns, 0.5)
+    assert len((await one.broker.namespaces.get("public", "default")).boundaries) == 3
+    assert all(log.error is not None for log in logs), "neither is written to"
+    assert {topic.log.dedup_log.log.error for topic in registry.loaded()} == {None}
+
+
+async def test_of_two_splits_at_once_one_is_refused_and_loads_wait_for_the_other(brokers: Brokers) -> None:
+    one = await start(brokers)
+    await asyncio.to_thread(Traffic, brokers.client())
+    registry = one.broker.registry
+    names = [TopicName.parse(f"persistent://public/default/later-{index}") for index in range(8)]
+    done, refused, *_ = await asyncio.gather(
+        one.broker.bundles.split(WHOLE),
+        one.broker.bundles.split(WHOLE),
+        *(registry.open(name, create=True) for name in names),
+        return_exceptions=True,
+    )
+    assert isinstance(done, tuple)
+    assert isinstance(refused, InUse)
+    namespace = await one.broker.namespaces.get("public", "default")
+    for name in names:
+        assert name in registry.in_bundle(bundle_of(namespace, name))
 
 
 async def test_who_has_not_heard_of_it_is_led_to_the_owner(brokers: Brokers) -> None:
