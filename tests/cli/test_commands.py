@@ -182,7 +182,7 @@ def test_why_segments_are_still_here(server: Server) -> None:
     publish(server, "explained", 5)
     shown = quire("topics", "explain", "explained").out
     assert "explained: one segment\n" in shown and "5 messages" in shown
-    assert "  kept    it is written to" in shown and "  copies  the bookies have it alone" in shown
+    assert "  kept    it is written to" in shown and "  copies  the bookies' copy is the only one" in shown
     (segment,) = quire("topics", "explain", "explained", "--json").json["segments"]
     assert segment["keptBy"][0]["by"] == "active" and segment["messages"] == 5
     refused(quire("topics", "explain", "explained", "--admin-url", "http://127.0.0.1:1"), TRY_AGAIN)
