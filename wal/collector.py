@@ -128,9 +128,10 @@ class Collector:
         empty_s = now - self._empty_since.get(uuid, now)
         if uuid in self._empty_since and not laid and empty_s < REMOVE_AFTER_S:
             return
+        # The record first: whoever changes it by that version knows that the view is as new.
+        own = await OwnRecord.read(metadata, uuid)
         view = View(self._context, uuid)
         await view.refresh()
-        own = await OwnRecord.read(metadata, uuid)
         trash = Trash(self._context.objects, self._tasks)
         keeper = Keeper(own, view.sets, trash)
         deleted = {**view.deleted, **laid}
@@ -140,7 +141,7 @@ class Collector:
             await keeper.change([], keeper.trim_seq, deleted, ())
             await tombstones.take_away(metadata, uuid, list(laid))
         await trash.emptied()
-        await self._sweep(own.record, view)
+        await self._sweep(own, view)
         if own.record.catalogue:
             return
         self._empty_since.setdefault(uuid, now)
@@ -175,11 +176,16 @@ class Collector:
         read = partial(read_data_object, objects.blocking, uuid, seq)
         return await until_answered(lambda: objects.run(read), f"read of object {seq} of wal-{uuid}")
 
-    async def _sweep(self, record: WalRecord, view: View) -> None:
-        """Delete what nobody names: from before a death, or by a writer that had stood still. Not the fence."""
+    async def _sweep(self, own: OwnRecord, view: View) -> None:
+        """Delete what nobody names: from before a death, or by a writer that had stood still. Not the fence.
+
+        Somebody else may have written a set that no record names yet. So the record gets another version between the
+        look and the deletion: what he has written he can no longer record, or we cannot, and delete nothing.
+        """
+        there = await self._context.objects.list(wal_object.folder(own.record.uuid))
+        await own.change()
+        record, objects = own.record, self._context.objects
         named = {record.catalogue, wal_object.data_name(record.uuid, record.end_seq)}
         named |= {entry.name for entry in view.sets.catalogue.sets}
-        objects = self._context.objects
-        there = await objects.list(wal_object.folder(record.uuid))
         await asyncio.gather(*(objects.delete(info.name) for info in there if info.name not in named))
         self._swept.add(record.uuid)
