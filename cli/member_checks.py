@@ -24,7 +24,7 @@ from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.findings import ERROR, WARNING, Finding, error, warning
 from quire.runtime.limits import GIB
 from quire.runtime.member import Check
-from quire.runtime.metrics import Labels, MetricSource, Values
+from quire.runtime.metrics import Labels, MetricSource, Values, all_of
 from quire.runtime.threads import DaemonThreads
 from quire.security.configuration import Configuration
 from quire.security.ending import ending
@@ -75,8 +75,7 @@ def counters(*sources: MetricSource) -> Check:
     """Of what the process counts."""
 
     async def check() -> Iterable[Finding]:
-        values = {name: value for source in sources for name, value in source().items()}
-        return _of_counters(values)
+        return _of_counters(all_of(sources))
 
     return check
 

@@ -76,15 +76,12 @@ class Histogram:
         return sum(self.counts)
 
 
-def total_of(histograms: Iterable[Histogram]) -> Histogram:
-    """Of histograms with the usual bounds."""
-    total = Histogram()
-    for one in histograms:
-        total.add(one)
-    return total
-
-
 Labels = tuple[str, ...]
 Value = float | Histogram
 Values = Mapping[str, Value | Mapping[Labels, Value]]
 MetricSource = Callable[[], Values]
+
+
+def all_of(sources: Iterable[MetricSource]) -> dict[str, Value | Mapping[Labels, Value]]:
+    """What several say; the last one counts."""
+    return {name: value for source in sources for name, value in source().items()}

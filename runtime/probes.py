@@ -16,7 +16,7 @@ from prometheus_client import ProcessCollector
 from quire import __version__
 from quire.runtime.exposition import OPEN_METRICS, PROMETHEUS, pieces, wants_open_metrics
 from quire.runtime.metric_table import BY_NAME
-from quire.runtime.metrics import MetricSource, Values
+from quire.runtime.metrics import MetricSource, Values, all_of
 from quire.runtime.slices import Slices
 
 PATHS = ("/health", "/health/live", "/health/ready", "/metrics", "/metrics/")
@@ -82,8 +82,7 @@ class Scrapes:
 
     async def values(self, *, with_names: bool = True) -> Values:
         """By names of the table."""
-        found = {name: value for source in self._sources for name, value in source().items()}
-        return {**found, **(await self._names() if with_names else {})}
+        return {**all_of(self._sources), **(await self._names() if with_names else {})}
 
     async def _write(self, open_metrics: bool, with_names: bool) -> str:
         found = []

@@ -114,9 +114,7 @@ class _Closing:
         content = await until_answered(
             lambda: self._objects.get_range(name, 0, HEADER_BYTES), f"look at {name}"
         )
-        header = wal_object.read_header(content, name)
-        wal_object.check(header, self._wal, seq, name)
-        return header
+        return wal_object.header_of(content, self._wal, seq)
 
     def put_fence(self, seq: int) -> None:
         """See `ClosingEffects`."""

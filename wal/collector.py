@@ -29,7 +29,7 @@ from quire.wal import tombstones, wal_object
 from quire.wal.closing import close_wal
 from quire.wal.context import WalContext
 from quire.wal.keeper import Keeper
-from quire.wal.own_record import OwnRecord
+from quire.wal.own_record import OwnRecord, all_records
 from quire.wal.patience import until_answered
 from quire.wal.run_reader import read_data_object
 from quire.wal.trash import Trash
@@ -79,12 +79,7 @@ class Collector:
             self._missed_since.clear()
             return
         metadata = self._context.metadata
-        records: dict[str, WalRecord] = {}
-        for uuid in await metadata.children(paths.WALS):
-            try:
-                records[uuid] = (await OwnRecord.read(metadata, uuid)).record
-            except NotFound:
-                continue
+        records = await all_records(metadata)
         gone = self._gone(records, {paths.decode(each) for each in await metadata.children(paths.BROKERS)})
         for uuid, record in records.items():
             try:
@@ -185,7 +180,6 @@ class Collector:
         there = await self._context.objects.list(wal_object.folder(own.record.uuid))
         await own.change()
         record, objects = own.record, self._context.objects
-        named = {record.catalogue, wal_object.data_name(record.uuid, record.end_seq)}
-        named |= {entry.name for entry in view.sets.catalogue.sets}
+        named = {*view.sets.names, wal_object.data_name(record.uuid, record.end_seq)}
         await asyncio.gather(*(objects.delete(info.name) for info in there if info.name not in named))
         self._swept.add(record.uuid)

@@ -22,6 +22,17 @@ from quire.wal.context import WalContext
 RETRY_S: Final = 0.5
 
 
+async def all_records(metadata: MetadataStore) -> dict[str, WalRecord]:
+    """Those of all WALs by their UUIDs. Raises `Unavailable`."""
+    found: dict[str, WalRecord] = {}
+    for uuid in await metadata.children(paths.WALS):
+        try:
+            found[uuid] = (await OwnRecord.read(metadata, uuid)).record
+        except NotFound:
+            continue
+    return found
+
+
 class OwnRecord:
     """`record` as it was read or written last, and its version."""
 

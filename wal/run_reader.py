@@ -72,14 +72,8 @@ class RunReader:
 
     def load(self, row: Run) -> memoryview:
         """Read a run and prove it; blocks."""
-        content = memoryview(self._store.blocking.get_range(row.object_name, row.offset, row.length))
-        if crc32c(content) != row.crc:
-            raise CorruptionError(
-                "a run of blocks does not match its checksum",
-                f"{self._store.url}/{row.object_name}",
-                row.offset,
-            )
-        return content
+        content = self._store.blocking.get_range(row.object_name, row.offset, row.length)
+        return _proven(memoryview(content), row.crc, f"{self._store.url}/{row.object_name}", row.offset)
 
     def _remember(self, ledger_id: int, next_entry: int) -> None:
         if len(self._next_entries) >= READERS_MAX and ledger_id not in self._next_entries:
@@ -102,14 +96,16 @@ def _wanted(rows: Sequence[Run], first_entry: int, bytes_max: int) -> int:
 def read_data_object(store: BlockingStore, wal: str, seq: int) -> list[Buffer]:
     """All blocks of a data object, proven by its rows; blocks. `CorruptionError`, `NotFound`, `Unavailable`."""
     name = wal_object.data_name(wal, seq)
-    header = wal_object.read_header(store.get_range(name, 0, wal_object.HEADER_BYTES), name)
-    wal_object.check(header, wal, seq, name)
+    header = wal_object.header_of(store.get_range(name, 0, wal_object.HEADER_BYTES), wal, seq)
     content = memoryview(store.get_range(name, 0, header.object_bytes))
     rows, _ = wal_object.read_data_tail(header, content[header.tail_offset :], name)
     found: list[Buffer] = []
     for _, _, _, offset, length, crc in wal_object.ROW.iter_unpack(rows):
-        run = content[offset : offset + length]
-        if crc32c(run) != crc:
-            raise CorruptionError("a run of blocks does not match its checksum", name, offset)
-        found += split(run)
+        found += split(_proven(content[offset : offset + length], crc, name, offset))
     return found
+
+
+def _proven(run: memoryview, crc: int, place: str, offset: int) -> memoryview:
+    if crc32c(run) != crc:
+        raise CorruptionError("a run of blocks does not match its checksum", place, offset)
+    return run

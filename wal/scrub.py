@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from quire.metadata import paths
 from quire.metadata.records import WalRecord, WalState
 from quire.metadata.store import MetadataStore
 from quire.objects.store import ObjectInfo
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.wal import wal_object
 from quire.wal.context import WalContext
-from quire.wal.own_record import OwnRecord
+from quire.wal.own_record import OwnRecord, all_records
 from quire.wal.run_index import RunIndex
 from quire.wal.run_reader import RunReader, read_data_object
 from quire.wal.set_objects import SetObjects
@@ -29,13 +28,8 @@ GRACE_MS: Final = 3_600_000
 
 async def records(metadata: MetadataStore) -> list[WalRecord]:
     """Those of all WALs, the oldest first. Raises `Unavailable`."""
-    found = []
-    for uuid in await metadata.children(paths.WALS):
-        try:
-            found.append((await OwnRecord.read(metadata, uuid)).record)
-        except NotFound:
-            continue
-    return sorted(found, key=lambda record: (record.created_ms, record.uuid))
+    found = await all_records(metadata)
+    return sorted(found.values(), key=lambda record: (record.created_ms, record.uuid))
 
 
 @dataclass
@@ -87,7 +81,7 @@ async def strays(context: WalContext, now_ms: int) -> list[ObjectInfo]:
     known = {record.uuid: record for record in await records(context.metadata)}
     named: dict[str, set[str]] = {}
     found = []
-    for info in await context.objects.list("wal/"):
+    for info in await context.objects.list(wal_object.FOLDER):
         uuid = info.name.split("/")[1]
         record = known.get(uuid)
         if info.modified_ms > now_ms - GRACE_MS:
@@ -107,7 +101,7 @@ async def strays(context: WalContext, now_ms: int) -> list[ObjectInfo]:
 async def _named(context: WalContext, record: WalRecord) -> set[str]:
     sets = SetObjects(context.objects, record.uuid, RunIndex())
     await sets.load(record.catalogue, record.catalogue_crc)
-    return {record.catalogue, *(entry.name for entry in sets.catalogue.sets)}
+    return sets.names
 
 
 def _is_needed(info: ObjectInfo, record: WalRecord, named: set[str]) -> bool:

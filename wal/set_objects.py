@@ -55,6 +55,11 @@ class SetObjects:
         """Names of objects that may be there, and that no catalogue will name."""
         self.catalogue = Catalogue()
 
+    @property
+    def names(self) -> set[str]:
+        """Of the catalogue and the sets that it names; "" where there is none."""
+        return {self._name, *(entry.name for entry in self.catalogue.sets)}
+
     # -- reading -----------------------------------------------------------------------------------------
     async def load(self, name: str, crc: int) -> None:
         """Know what the catalogue `name` says.

@@ -120,8 +120,8 @@ class View:
     async def _read_one(self, seq: int) -> _Data | None:
         """None for a fence."""
         store, name = self._context.objects, wal_object.data_name(self.uuid, seq)
-        header = wal_object.read_header(await store.get_range(name, 0, wal_object.HEADER_BYTES), name)
-        wal_object.check(header, self.uuid, seq, name)
+        content = await store.get_range(name, 0, wal_object.HEADER_BYTES)
+        header = wal_object.header_of(content, self.uuid, seq)
         if header.kind is wal_object.Kind.FENCE:
             return None
         tail = await store.get_range(name, header.tail_offset, header.object_bytes - header.tail_offset)

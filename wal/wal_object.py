@@ -243,6 +243,14 @@ def check(header: Header, wal: str, seq: int, name: str) -> None:
         raise CorruptionError(f"an object says that it is {header.seq} of WAL {header.wal}", name, 0)
 
 
+def header_of(content: Buffer, wal: str, seq: int) -> Header:
+    """That of the data object or fence `seq`, from its first bytes. `CorruptionError`."""
+    name = data_name(wal, seq)
+    header = read_header(content, name)
+    check(header, wal, seq, name)
+    return header
+
+
 def read_data_tail(header: Header, tail: Buffer, name: str) -> tuple[bytes, dict[int, int]]:
     """The rows as bytes, and the tombstones by ledger, from what lies behind the blocks. `CorruptionError`."""
     content = bytes(tail)
