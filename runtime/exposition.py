@@ -9,6 +9,7 @@ tens of milliseconds. `join` puts texts of several processes into one, with a la
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -91,22 +92,22 @@ class Joined:
 
     def __init__(self) -> None:
         self._heads: dict[str, list[str]] = {}
-        self._samples: dict[str, list[str]] = {}
+        self._samples: dict[str, list[str]] = defaultdict(list)
 
     def add(self, lines: list[str], label: str = "") -> None:
-        """More lines of one process's text; `label` is to be put into each sample, `name="value"`."""
+        """More lines of one process's text; `label` is to be put into each sample, `name="value"`.
+
+        What stands before any head, or in another comment, is left out: it may be no metrics at all that somebody sent.
+        """
+        family = ""
         for line in lines:
-            if line.startswith("# EOF") or not line:
-                continue
-            if line.startswith("#"):
-                _, _, family, _ = line.split(" ", 3)
+            if line.startswith(("# HELP ", "# TYPE ", "# UNIT ")):
+                family = line.split(" ", 3)[2]
                 head = self._heads.setdefault(family, [])
                 if line not in head:
                     head.append(line)
-                self._samples.setdefault(family, [])
-                self._family = family
-            else:
-                self._samples[self._family].append(labelled(line, label) if label else line)
+            elif line and family and not line.startswith("#"):
+                self._samples[family].append(labelled(line, label) if label else line)
 
     def text(self, *, open_metrics: bool) -> str:
         found = [line for family, head in self._heads.items() for line in (*head, *self._samples[family])]

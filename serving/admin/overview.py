@@ -63,8 +63,7 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     def now() -> BrokerNow:
         """This broker alone, as it is asked by others."""
-        totals = broker.registry.totals.sum()
-        messages, bytes_in = rate.per_second(clock.monotonic(), totals.messages_in, totals.bytes_in)
+        messages, bytes_in = rate.per_second(clock.monotonic(), *broker.registry.totals.incoming())
         return BrokerNow(
             broker.addresses.http_url,
             broker.addresses.http_url_tls,

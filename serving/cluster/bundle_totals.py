@@ -35,6 +35,11 @@ class BundleTotals:
             total.add(one)
         return total
 
+    def incoming(self) -> tuple[int, int]:
+        """Messages and bytes of all that topics took since the start; without what `sum` costs for each bundle."""
+        every = self._totals.values()
+        return sum(one.messages_in for one in every), sum(one.bytes_in for one in every)
+
     def by_namespace(self) -> dict[str, Totals]:
         """The same for each namespace (`tenant/namespace`) that had topics here."""
         found: dict[str, Totals] = {}

@@ -107,3 +107,10 @@ def test_texts_of_processes_are_joined(open_metrics: bool) -> None:
     one, other = found["quire_subscription_backlog_messages"].samples
     assert other.labels == {**one.labels, "broker": "b:1"}
     assert whole.count("# TYPE quire_serving_publish_latency_seconds ") == 1
+
+
+def test_what_is_no_metrics_is_left_out_and_is_not_taken_for_the_former_texts() -> None:
+    joined = exposition.Joined()
+    joined.add(["# HELP a Help.", "# TYPE a counter", "a_total 1"], 'broker="b:1"')
+    joined.add(["<html>", "# a comment", "#", "b 2", "", "# EOF"], 'broker="b:2"')
+    assert joined.text(open_metrics=False) == '# HELP a Help.\n# TYPE a counter\na_total{broker="b:1"} 1\n'
