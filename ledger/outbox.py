@@ -1,9 +1,8 @@
 """What one turn of the event loop has for one bookie travels in one request, whatever its ledgers.
 
-Writers of many ledgers `send` here. At the end of the turn each bookie that
-has something gets one `AddRequest` (8 MiB at most; more goes out at once). Its statuses go back to the writers in
-order, and only then is each writer told once to advance, so ten blocks of a ledger that one journal group made
-durable are one confirmation.
+Writers of many ledgers `send` here. At the end of the turn each bookie that has something gets one `AddRequest` (8 MiB
+at most, else several). Its statuses go back to the writers in order, and only then is each writer told once to advance,
+so ten blocks of a ledger that one journal group made durable are one confirmation.
 
 That is why ten thousand ledgers with a block each cost little more than one ledger with ten thousand: no task, no
 future and no timer belongs to a block.
@@ -12,26 +11,14 @@ future and no timer belongs to a block.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakValueDictionary
 
-from quire.ledger.writer_core import Pending, Replica, WriterCore
+from quire.ledger.writer_core import Lane, Pending, Replica, WriterCore
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX
-from quire.wire.block import Buffer
 from quire.wire.bookie import AddRequest, BookieId, BookiePort, Status
 
 _log = logging.getLogger(__name__)
-
-
-class _Lane:
-    """What waits for one bookie: three columns of the same length."""
-
-    __slots__ = ("blocks", "bytes", "pendings", "replicas")
-
-    def __init__(self) -> None:
-        self.blocks: list[Buffer] = []
-        self.pendings: list[Pending] = []
-        self.replicas: list[Replica] = []
-        self.bytes = 0
 
 
 class Outbox:
@@ -52,47 +39,65 @@ class Outbox:
         self.at_end = at_end
         self._recovery = recovery
         self._priority = priority
-        self._lanes: dict[BookieId, _Lane] = {}
+        self._lanes: WeakValueDictionary[BookieId, Lane] = WeakValueDictionary()
+        """Replicas keep them: a bookie to which nobody writes has none."""
+        self._due: list[Lane] = []
+        """Those in which something waits."""
 
     def send(self, pending: Pending, replica: Replica) -> None:
         """Queue one block for one bookie; the answer comes to `replica.core`."""
-        lanes = self._lanes
-        lane = lanes.get(replica.bookie)
+        lane = replica.lane
         if lane is None:
-            if not lanes:
+            lane = replica.lane = self._lane_to(replica.bookie)
+        waiting = lane.waiting
+        if not waiting:
+            if not self._due:
                 self.at_end(self._flush)
-            lane = lanes[replica.bookie] = _Lane()
-        block = pending.block
-        lane.bytes += len(block)
-        if lane.bytes > ADD_REQUEST_BYTES_MAX and lane.blocks:
-            self._dispatch(replica.bookie, lane)
-            lane = lanes[replica.bookie] = _Lane()
-            lane.bytes = len(block)
-        lane.blocks.append(block)
-        lane.pendings.append(pending)
-        lane.replicas.append(replica)
+            self._due.append(lane)
+        waiting.append((pending, replica))
+
+    def _lane_to(self, bookie: BookieId) -> Lane:
+        lane = self._lanes.get(bookie)
+        if lane is None:
+            lane = self._lanes[bookie] = Lane(bookie)
+        return lane
 
     def _flush(self) -> None:
-        lanes, self._lanes = self._lanes, {}
-        for bookie, lane in lanes.items():
-            self._dispatch(bookie, lane)
+        due, self._due = self._due, []
+        for lane in due:
+            waiting, lane.waiting = lane.waiting, []
+            for sent in _requests_of(waiting):
+                self._dispatch(lane.bookie, sent)
 
-    def _dispatch(self, bookie: BookieId, lane: _Lane) -> None:
-        def done(statuses: Sequence[Status]) -> None:
-            _distribute(lane, statuses)
-
-        request = AddRequest(bookie, lane.blocks, self._recovery, self._priority, not self._recovery)
-        self._port(bookie).add(request, done)
+    def _dispatch(self, bookie: BookieId, sent: Sequence[tuple[Pending, Replica]]) -> None:
+        blocks = [pending.block for pending, _ in sent]
+        request = AddRequest(bookie, blocks, self._recovery, self._priority, not self._recovery)
+        self._port(bookie).add(request, lambda statuses: _distribute(sent, statuses))
 
 
-def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
+def _requests_of(waiting: list[tuple[Pending, Replica]]) -> Iterator[Sequence[tuple[Pending, Replica]]]:
+    """What waits, in order, as much at once as a request may have."""
+    sizes = [len(pending.block) for pending, _ in waiting]
+    if sum(sizes) <= ADD_REQUEST_BYTES_MAX:
+        yield waiting
+        return
+    start = byte_count = 0
+    for at, size in enumerate(sizes):
+        byte_count += size
+        if byte_count > ADD_REQUEST_BYTES_MAX and at > start:
+            yield waiting[start:at]
+            start, byte_count = at, size
+    yield waiting[start:]
+
+
+def _distribute(sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status]) -> None:
     """All answers first, then one `advance` per writer: no callback before all acks are counted."""
-    assert len(statuses) == len(lane.blocks)
+    assert len(statuses) == len(sent)
     touched: dict[WriterCore, None] = {}
     if any(statuses):
-        _count(lane, statuses, touched)
+        _count(sent, statuses, touched)
     else:  # all are OK, which is 0: as `answered` does it, without a call for each block
-        for pending, replica in zip(lane.pendings, lane.replicas, strict=True):
+        for pending, replica in sent:
             pending.acks |= replica.bit
             touched[replica.core] = None
     for core in touched:
@@ -102,9 +107,11 @@ def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
             _log.exception("the owner of ledger %d failed on a confirmation", core.ledger_id)
 
 
-def _count(lane: _Lane, statuses: Sequence[Status], touched: dict[WriterCore, None]) -> None:
+def _count(
+    sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status], touched: dict[WriterCore, None]
+) -> None:
     """Answers of which some are refusals."""
-    for pending, replica, status in zip(lane.pendings, lane.replicas, statuses, strict=True):
+    for (pending, replica), status in zip(sent, statuses, strict=True):
         touched[core := replica.core] = None
         try:
             core.answered(pending, replica, status)

@@ -145,6 +145,9 @@ class LedgerWriter(BlockWriter):
         self.write: Final = self.core.add
         """As `add`, for who makes the block's `Pending`."""
         self.is_young = False
+        is_far = states.storage(record) is Storage.OBJECTS
+        self.more_full_blocks_max: Final = MORE_FULL_BLOCKS_ON_OBJECTS_MAX if is_far else 0
+        """How many more blocks than usual may be pending if they are full ones."""
         settings = parts.settings
         self._node = OwnedNode(
             parts.store,
@@ -168,12 +171,6 @@ class LedgerWriter(BlockWriter):
     def last_confirmed(self) -> int:
         """Last entry of the confirmed prefix, -1 when nothing is."""
         return self.core.last_confirmed
-
-    @property
-    def more_full_blocks_max(self) -> int:
-        """How many more blocks than usual may be pending if they are full ones."""
-        is_far = states.storage(self._record) is Storage.OBJECTS
-        return MORE_FULL_BLOCKS_ON_OBJECTS_MAX if is_far else 0
 
     @property
     def blocks_pending(self) -> int:

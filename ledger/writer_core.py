@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
-from weakref import proxy
+from weakref import ref
 
 from quire.ledger import states
 from quire.metadata.records import Fragment
@@ -49,6 +49,11 @@ class State(Enum):
     STEADY = auto()
     CHANGING = auto()
     ENDED = auto()
+
+
+STEADY: Final = State.STEADY
+ENDED: Final = State.ENDED
+"""To look them up at the class costs as much as a comparison of ten, and is done for each block."""
 
 
 class Event(Enum):
@@ -93,15 +98,27 @@ class Lag:
         self.bytes_max = bytes_max
 
 
+class Lane:
+    """What waits for one bookie until the turn is over: an outbox's, found once for each replica."""
+
+    __slots__ = ("__weakref__", "bookie", "waiting")
+
+    def __init__(self, bookie: BookieId) -> None:
+        self.bookie = bookie
+        self.waiting: list[tuple[Pending, Replica]] = []
+
+
 class Replica:
     """One bookie's place in the ensemble, in one generation of the fragment."""
 
-    __slots__ = ("bit", "bookie", "core", "is_live")
+    __slots__ = ("bit", "bookie", "core", "is_live", "lane")
 
     def __init__(self, core: WriterCore, bookie: BookieId, bit: int) -> None:
         self.core = core
         self.bookie = bookie
         self.bit = bit
+        self.lane: Lane | None = None
+        """Of its outbox, once something was sent."""
         self.is_live = True
         """False once it has failed or was replaced; its answers to earlier blocks may still come."""
 
@@ -229,7 +246,7 @@ class WriterCore:
         self.bytes_added = 0
         self.changes = 0
         self._changes_max = changes_max
-        self._effects: WriterEffects = proxy(effects)
+        self._owner = ref(effects)
         self._send = effects.send  # an outbox's, which does not know the owner
         self._unconfirmed: list[Pending] = []
         self._lagging = Lagging(lag or Lag())
@@ -268,7 +285,7 @@ class WriterCore:
     # -- events ----------------------------------------------------------------------------------------
     def add(self, pending: Pending) -> None:
         """The next block. After the end it is dropped: its outcome is as unknown as that of those before it."""
-        if self.state is State.ENDED:
+        if self.state is ENDED:
             return
         queue, send = self._unconfirmed, self._send
         assert pending.last_entry > (queue[-1].last_entry if queue else self.last_confirmed)
@@ -289,7 +306,7 @@ class WriterCore:
         """Confirm what may be confirmed: once per response, after all its answers."""
         if self._lagging.blocks:
             self._release()
-        if self.state is not State.STEADY:
+        if self.state is not STEADY:
             return
         queue, quorum, ensemble, lagging = self._unconfirmed, self.ack_quorum, self._ensemble, self._lagging
         counted, awaited = ensemble.counted, ensemble.awaited
@@ -308,7 +325,8 @@ class WriterCore:
             self.last_confirmed = last_entry
             if lagging_bytes and lagging.hold(lagging_bytes):
                 self._leave_behind()
-            self._effects.confirmed(last_entry)
+            if (owner := self._owner()) is not None:
+                owner.confirmed(last_entry)
 
     def begin_change(self, replacements: Sequence[BookieId], why_few: str = "") -> None:
         """Replace every failed bookie by `replacements`, of which there may be too few: then narrow.
@@ -377,6 +395,13 @@ class WriterCore:
         self._lagging.release(0)
 
     # -- inside ----------------------------------------------------------------------------------------
+    @property
+    def _effects(self) -> WriterEffects:
+        """Raises `ReferenceError` when the owner is gone."""
+        if (owner := self._owner()) is None:
+            raise ReferenceError(f"nobody has the writer of ledger {self.ledger_id} any more")
+        return owner
+
     def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
         """See `Ensemble.enter`. What is confirmed already is not sent to those that are new."""
         fresh = self._ensemble.enter(self, kept, added)

@@ -22,7 +22,7 @@ RESUME_SHARE: Final = 0.75
 class ByteBudget:
     """Bytes in flight of one process. All calls on the event loop's thread."""
 
-    __slots__ = ("_free_bytes", "_gauges", "_waiting", "held_bytes", "limit_bytes")
+    __slots__ = ("_free_bytes", "_gauges", "held_bytes", "limit_bytes", "waiting")
 
     def __init__(self, limit_bytes: int = BYTES_IN_FLIGHT_MAX) -> None:
         assert limit_bytes > 0
@@ -30,7 +30,8 @@ class ByteBudget:
         self.held_bytes = 0
         self._free_bytes = int(limit_bytes * RESUME_SHARE)
         self._gauges: list[Gauge] = []
-        self._waiting: list[Callable[[], None]] = []
+        self.waiting: list[Callable[[], None]] = []
+        """Those to be called back."""
 
     def add_gauge(self, gauge: Gauge) -> None:
         """Count what `gauge` returns, in bytes, whenever the budget is looked at."""
@@ -53,16 +54,16 @@ class ByteBudget:
     def give_back(self, byte_count: int) -> None:
         self.held_bytes -= byte_count
         assert self.held_bytes >= 0
-        if self._waiting:
+        if self.waiting:
             self.look_again()
 
     def when_free(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as enough was given back."""
-        self._waiting.append(callback)
+        self.waiting.append(callback)
 
     def look_again(self) -> None:
         """A gauge may have fallen: call back who waits, if so."""
-        if self._waiting and self.used_bytes <= self._free_bytes:
-            waiting, self._waiting = self._waiting, []
+        if self.waiting and self.used_bytes <= self._free_bytes:
+            waiting, self.waiting = self.waiting, []
             for callback in waiting:
                 callback()

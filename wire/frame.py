@@ -37,8 +37,9 @@ short, too large or holds no command raises `FrameError` or `CommandError`; the 
 what the same read held before it is dropped (nothing of it was acknowledged).
 """
 
+from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from google.protobuf.message import DecodeError
 
@@ -101,9 +102,9 @@ class SendRun:
         lows, highest = list(map(_sequence_id, self.heads)), self._highest or {}
         return [(low, max(low, highest.get(i, 0))) for i, low in enumerate(lows)]
 
-    def pick(self, chosen: range) -> "SendRun":
+    def pick(self, chosen: range) -> Self:
         """A run of these of its SENDs, by their offsets."""
-        run, counts, highest = SendRun(self.producer_id), self.counts, self._highest
+        run, counts, highest = type(self)(self.producer_id), self.counts, self._highest
         run.heads = [self.heads[at] for at in chosen]
         run.entries = [self.entries[at] for at in chosen]
         if counts is not None:
@@ -266,6 +267,7 @@ class FrameCutter(FrameBuffer[Cut]):
         "_command_bytes_at_once",
         "_eighths_max",
         "_last_shape",
+        "_new_run",
         "fast_sends",
         "frame_bytes_max",
         "slow_sends",
@@ -277,15 +279,17 @@ class FrameCutter(FrameBuffer[Cut]):
         buffer_bytes_max: int = READ_BUFFER_BYTES_MAX,
         commands_max: int = 1 << 30,
         command_bytes_at_once: int = COMMAND_BYTES_MAX,
+        new_run: Callable[[int], SendRun] = SendRun,
     ) -> None:
         """`commands_max`: cut at once, beside SENDs; an ACK counts an eighth. Then the cutter `is_behind`.
 
         It is so before and behind a command of more than `command_bytes_at_once` as well: to parse a large one takes
-        milliseconds, so it is cut alone, by `received(0)`.
+        milliseconds, so it is cut alone, by `received(0)`. `new_run` makes the run of a producer.
         """
         super().__init__(buffer_bytes_max)
         self._eighths_max = 8 * commands_max
         self._command_bytes_at_once = command_bytes_at_once
+        self._new_run = new_run
         self._last_shape = -1, _SHAPES[1, 1]
         """With what comes before it, see `_OPENING`: the next read begins as the last one ended."""
         self.frame_bytes_max = frame_bytes_max
@@ -323,9 +327,8 @@ class FrameCutter(FrameBuffer[Cut]):
         """
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
-        runs: dict[int, SendRun] = {}
-        if cuts and isinstance(last := cuts[-1], SendRun):
-            runs[last.producer_id] = last
+        last = cuts[-1] if cuts else None
+        runs = {last.producer_id: last} if isinstance(last, SendRun) else {}
         plain_again: list[SendRun] = []
         run_opening, shape = self._last_shape
         form_mask, form, back_mask, back_wanted, run_mask, head_end = shape
@@ -365,11 +368,12 @@ class FrameCutter(FrameBuffer[Cut]):
                 break
             if is_other:
                 is_other = False
-                producer_id = buffer[start + _HEAD_OFFSET + 1]
-                if producer_id > 127:
-                    producer_id = varint.decode(buffer, start + _HEAD_OFFSET + 1)[0]
+                at = start + _HEAD_OFFSET + 1
+                producer_id = buffer[at]
+                if producer_id > 127 and (producer_id := producer_id - 128 + (buffer[at + 1] << 7)) > 16383:
+                    producer_id = varint.decode(buffer, at)[0]
                 if producer_id not in runs:
-                    runs[producer_id] = SendRun(producer_id)
+                    runs[producer_id] = self._new_run(producer_id)
                     cuts.append(runs[producer_id])
                 run = runs[producer_id]
                 if run.counts is not None and not tells:
@@ -424,7 +428,7 @@ class FrameCutter(FrameBuffer[Cut]):
             self.slow_sends += 1
             send = _send(body, tail)
             if send.is_plain:
-                run = _run_for(cuts, send.producer_id)
+                run = self._run_for(cuts, send.producer_id)
                 run.heads.append(send.head)
                 run.entries.append(send.entry)
                 run._tell(send.message_count, body.highest_sequence_id)
@@ -438,14 +442,13 @@ class FrameCutter(FrameBuffer[Cut]):
         else:
             cuts.append(command)
 
-
-def _run_for(cuts: list[Cut], producer_id: int) -> SendRun:
-    """The run that the next SEND of the producer belongs to: the last cut's, or a new one."""
-    if cuts and type(last := cuts[-1]) is SendRun and last.producer_id == producer_id:
-        return last
-    run = SendRun(producer_id)
-    cuts.append(run)
-    return run
+    def _run_for(self, cuts: list[Cut], producer_id: int) -> SendRun:
+        """The run that the next SEND of the producer belongs to: the last cut's, or a new one."""
+        if cuts and isinstance(last := cuts[-1], SendRun) and last.producer_id == producer_id:
+            return last
+        run = self._new_run(producer_id)
+        cuts.append(run)
+        return run
 
 
 def _send(body: pb.CommandSend, tail: memoryview) -> Send:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -85,7 +86,9 @@ class Received:
         totals = self._totals
         totals.messages_in += messages
         totals.bytes_in += byte_count
-        totals.publish_s.observe(took_s, messages)
+        publish_s = totals.publish_s  # as `observe` does it, without a call for each block
+        publish_s.counts[bisect_left(publish_s.bounds, took_s)] += messages
+        publish_s.sum += took_s * messages
 
     def per_second(self, now: float) -> tuple[float, ...]:
         """Messages and bytes. `now` in seconds, monotonic."""

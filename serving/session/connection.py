@@ -29,12 +29,13 @@ from quire.serving.session.lane import HeldBytes, Lane
 from quire.serving.session.outbound import Outbound
 from quire.serving.session.peer import Peer
 from quire.serving.session.requests import Requests
+from quire.serving.topic.publish import PublishRun
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import Command
 from quire.wire.error_codes import code_of
-from quire.wire.frame import Cut, Send, SendRun
+from quire.wire.frame import Cut, Send
 
 if TYPE_CHECKING:
     from quire.serving.session.consume import ConsumerEnd
@@ -157,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         producers = self.producers
         for cut in cuts:
-            if type(cut) is SendRun:
+            if type(cut) is PublishRun:
                 if (producer := producers.get(cut.producer_id)) is not None:
                     producer.publish(cut)
             elif isinstance(cut, Command):

@@ -26,6 +26,7 @@ from weakref import ref
 
 from quire.runtime.errors import ProtocolError
 from quire.runtime.limits import FRAME_SLACK_BYTES, HANDSHAKE_BYTES_MAX, KIB, MIB, READ_ROOM_BYTES
+from quire.serving.topic.publish import PublishRun
 from quire.wire.frame import Cut, FrameCutter
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 
@@ -87,7 +88,9 @@ class Inbound:
         self._host = connection.host
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._cutter = FrameCutter(HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES, COMMANDS_A_TURN, LARGE_COMMAND_BYTES)
+        self._cutter = FrameCutter(
+            HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES, COMMANDS_A_TURN, LARGE_COMMAND_BYTES, PublishRun
+        )
         self._room_bytes = READ_ROOM_BYTES
         self._frame_since = 0.0
         """When the frame began that is not complete yet, or is read again; 0.0 when there is none."""

@@ -1,7 +1,8 @@
 """Producers of one connection: PRODUCER, SEND, CLOSE_PRODUCER.
 
 A SEND names its producer by a number that the client chose. The way of a run of SENDs through here is two calls:
-`Connection.carry_out` finds the producer, `ProducerEnd.publish` hands the run to the topic.
+`Connection.carry_out` finds the producer, `ProducerEnd.publish` hands the run to the topic's publisher; or to the
+topic, when that limits or deduplicates what it takes.
 
 No SEND_ERROR is ever sent but ChecksumError and, for a message larger than its topic's policy allows, NotAllowedError,
 because any but the first makes C++ clients reconnect and send the same message for ever: what cannot be published is
@@ -31,12 +32,13 @@ from quire.serving.session.lane import Lane
 from quire.serving.session.permissions import permit
 from quire.serving.session.requests import retry_until_deadline
 from quire.serving.topic.producers import AccessMode, Admission, Stage
+from quire.serving.topic.publish import PublishRun
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import Command
 from quire.wire.error_codes import NO_TRANSACTIONS
-from quire.wire.frame import Send, SendRun
+from quire.wire.frame import Send
 
 if TYPE_CHECKING:
     from quire.serving.topic.topic import AnyTopic
@@ -95,17 +97,22 @@ class ProducerEnd:
 
     # -- SEND ------------------------------------------------------------------------------------------
 
-    def publish(self, run: SendRun) -> None:
+    def publish(self, run: PublishRun) -> None:
         """Hand a run to the topic; after what is under way, and when the topic takes it."""
-        if self.lane.is_busy:
-            self.lane.put_off(run)
-            return
         target = self.target
-        if target is None:
-            self._refuse_early()
-        elif target.applied.publish_limiter is None and not target.log.publisher.is_full:
+        if (
+            target is not None
+            and (publisher := target.straight) is not None
+            and not self.lane.is_busy
+            and publisher.held_bytes < (share := publisher.share).topic_bytes_max
+            and share.held_bytes < share.bytes_max
+        ):
             self.entries_in += len(run.entries)
-            target.publish(self, run)
+            publisher.publish(self, run)
+        elif self.lane.is_busy:
+            self.lane.put_off(run)
+        elif target is None:
+            self._refuse_early()
         elif not self._takes(target):
             self.lane.put_back(run)
         else:
@@ -122,7 +129,7 @@ class ProducerEnd:
             self.lane.pause(limiter.wait)
         return not self.lane.is_busy
 
-    def _pass(self, target: AnyTopic, run: SendRun) -> None:
+    def _pass(self, target: AnyTopic, run: PublishRun) -> None:
         """Publish what of a run is not too large for the topic, and refuse the rest, in order."""
         bytes_max = target.applied.policies.message_bytes_max
         self.entries_in += len(run)

@@ -23,14 +23,14 @@ from quire.runtime.errors import NotFound
 from quire.serving.model.ports import Position
 from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
 from quire.serving.topic.producers import ProducerPort
-from quire.serving.topic.publish import NO_ENTRY, Publisher
+from quire.serving.topic.publish import NO_ENTRY, Publisher, PublishRun
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.entry_frames import receipt_run
-from quire.wire.frame import Send, SendRun
+from quire.wire.frame import Send
 
 REPLAY_BYTES: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000
@@ -85,18 +85,17 @@ class Deduplication:
 
     # -- what comes ------------------------------------------------------------------------------------
 
-    def publish(self, producer: ProducerPort, run: SendRun) -> None:
+    def publish(self, producer: ProducerPort, run: PublishRun) -> None:
         """Publish what is fresh of the run, and answer the rest, in order."""
         verdicts = self._admit(producer, run.entries)
         if verdicts.count(Verdict.FRESH) == len(run):
-            self._publisher.publish(producer, run.heads, run.entries, run.counts)
+            self._publisher.publish(producer, run)
             return
         stop = 0
         for verdict, alike in groupby(verdicts):
             start, stop = stop, stop + len(list(alike))
             if verdict is Verdict.FRESH:
-                some = run.counts[start:stop] if run.counts else None
-                self._publisher.publish(producer, run.heads[start:stop], run.entries[start:stop], some)
+                self._publisher.publish(producer, run.pick(range(start, stop)))
             else:
                 self._answer(producer, verdict, run.heads[start:stop])
 

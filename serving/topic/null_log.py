@@ -31,7 +31,7 @@ from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.producers import NO_EPOCH, ProducerPort
-from quire.serving.topic.publish import InFlightBlock, Listener
+from quire.serving.topic.publish import InFlightBlock, Listener, PublishRun
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt_run
@@ -52,9 +52,8 @@ class NullPublisher:
         self.next: Position = Position(clock.now_ms(), 0)
         self.next_index = 0
 
-    def publish(
-        self, producer: ProducerPort, heads: list[bytes], entries: list[bytes], counts: list[int] | None
-    ) -> None:
+    def publish(self, producer: ProducerPort, run: PublishRun) -> None:
+        heads, entries, counts = run.heads, run.entries, run.counts
         for start in range(0, len(heads), BLOCK_ENTRIES_MAX):
             stop = start + BLOCK_ENTRIES_MAX
             some = counts[start:stop] if counts else None

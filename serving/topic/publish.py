@@ -12,8 +12,9 @@ entry is a block at once. There is no timer here. On their way to object storage
 The receipts of a block are built with it, one piece of bytes per producer, and leave when it is confirmed, in order.
 That is before the disk has the block: its thread would have to wait for the interpreter meanwhile.
 
-There is no object per entry beyond its bytes: a run keeps its lists, a block in flight remembers which producers'
-lists it was made of. Cutting again needs no more than that, since the block itself holds the entries.
+There is no object per entry beyond its bytes: a run of SENDs is one object from the socket to its receipts, a block in
+flight remembers which runs it was made of. Cutting again needs no more than that, since the block itself holds the
+entries.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from quire.runtime.limits import (
     BLOCK_ENTRIES_MAX,
     BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
     ENTRY_OVERHEAD_BYTES,
-    TOPIC_SHARE_OF_BYTES_IN_FLIGHT,
 )
 from quire.serving.model.ports import Done, Position
 from quire.serving.topic.producers import ProducerPort
@@ -42,64 +42,65 @@ from quire.serving.topic.tenant_shares import TenantShare
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt, receipts
+from quire.wire.frame import SendRun
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
 
-_NONE: Final[list[PendingEntries]] = []
+_NONE: Final[list[PublishRun]] = []
 """The parts of a block that has its receipts."""
+
+_CUT: Final[list[bytes]] = []
+"""The entries of a run that has become a block, which has them: the run must not keep them alive."""
 
 _log = logging.getLogger(__name__)
 
 
-class PendingEntries:
-    """Entries of one producer that wait to be cut; `counts` is None when each holds one message. Owns its lists.
+class PublishRun(SendRun):
+    """A run of SENDs, as a session cuts it, and what a publisher adds while it waits for its receipts.
 
-    `receipts` are all of theirs as one piece of bytes, once they are cut; `after` is called behind the last.
+    The publisher owns the lists of what it was given. `after` is called behind the last receipt.
     """
 
-    __slots__ = ("after", "byte_count", "came_s", "counts", "entries", "heads", "producer", "receipts")
+    __slots__ = ("after", "came_s", "entry_bytes", "producer", "receipts")
 
-    def __init__(
-        self,
-        producer: ProducerPort,
-        heads: list[bytes],
-        entries: list[bytes],
-        counts: list[int] | None,
-        byte_count: int,
-        came_s: float,
-    ) -> None:
-        self.producer = producer
-        self.came_s = came_s
-        """When the first of them came."""
-        self.heads = heads
-        self.entries = entries
-        self.counts = counts
-        self.byte_count = byte_count
-        self.receipts = b""
-        self.after: list[Done] | None = None
+    producer: ProducerPort
+    came_s: float
+    """When the first of them came."""
+    entry_bytes: int
+    """Of all entries, as long as they wait and when they have become a block."""
+    receipts: bytes
+    """Those of all, as one piece, once they are cut."""
+    after: list[Done] | None
 
-    def extend(
-        self, heads: list[bytes], entries: list[bytes], counts: list[int] | None, byte_count: int
-    ) -> None:
+    @classmethod
+    def of(
+        cls, producer_id: int, heads: list[bytes], entries: list[bytes], counts: list[int] | None = None
+    ) -> PublishRun:
+        """SENDs that did not come as a run; `counts` is None when each holds one message."""
+        run = cls(producer_id)
+        run.heads, run.entries, run.counts = heads, entries, counts
+        return run
+
+    def extend(self, more: SendRun, entry_bytes: int) -> None:
         """Add more entries of the same producer."""
-        if counts is not None or self.counts is not None:
-            self.counts = (self.counts or [1] * len(self.heads)) + (counts or [1] * len(heads))
-        self.heads += heads
-        self.entries += entries
-        self.byte_count += byte_count
+        if more.counts is not None or self.counts is not None:
+            self.counts = (self.counts or [1] * len(self.heads)) + (more.counts or [1] * len(more.heads))
+        self.heads += more.heads
+        self.entries += more.entries
+        self.entry_bytes += entry_bytes
 
-    def split(self, at: int, byte_count: int) -> PendingEntries:
-        """Cut off the first `at` entries, which have `byte_count` bytes, and answer them."""
+    def split(self, at: int, entry_bytes: int) -> PublishRun:
+        """Cut off the first `at` entries, which have so many bytes, and return them."""
         counts = self.counts[:at] if self.counts else None
-        front = PendingEntries(
-            self.producer, self.heads[:at], self.entries[:at], counts, byte_count, self.came_s
-        )
+        front = PublishRun.of(self.producer_id, self.heads[:at], self.entries[:at], counts)
+        front.producer, front.entry_bytes = self.producer, entry_bytes
+        front.came_s, front.after = self.came_s, None
         # In place: what stays may be long, and is not to be walked once per block.
         del self.heads[:at], self.entries[:at]
         if self.counts:
             del self.counts[:at]
-        self.byte_count -= byte_count
+        self.entry_bytes -= entry_bytes
         return front
 
 
@@ -124,7 +125,7 @@ class InFlightBlock(Pending):
         first_index: int,
         clock_ms: int,
         block: Buffer,
-        parts: list[PendingEntries],
+        parts: list[PublishRun],
         entry_count: int,
         message_count: int,
         byte_count: int,
@@ -146,18 +147,6 @@ class InFlightBlock(Pending):
     def first(self) -> Position:
         return Position(self.ledger_id, self.first_entry)
 
-    def build_receipts(self) -> None:
-        """Those of each part."""
-        ledger_id, entry = self.ledger_id, self.first_entry
-        for part in self.parts:
-            heads = part.heads
-            if len(heads) == 1:
-                part.receipts = receipt(ledger_id, entry, heads[0])
-                entry += 1
-            else:
-                part.receipts = receipts(ledger_id, entry, heads)
-                entry += len(heads)
-
     def tell(self, waiting: list[Done]) -> None:
         """The receipts are written: call what waited behind them."""
         for done in waiting:
@@ -169,7 +158,7 @@ class InFlightBlock(Pending):
                     "what waited for entry %d of ledger %d failed", self.last_entry, self.ledger_id
                 )
 
-    def undo(self) -> list[PendingEntries]:
+    def undo(self) -> list[PublishRun]:
         """The parts as they waited before, their entries taken out of the block again."""
         entries = [bytes(entry) for entry in blocks.entries(self.block, blocks.peek(self.block))]
         parts, self.parts = self.parts, []
@@ -194,24 +183,20 @@ class Turn:
     def __init__(self, clock: Clock, at_end: Callable[[Callable[[], None]], object]) -> None:
         self._clock = clock
         self._at_end = at_end
-        self._now_s = -1.0
-        self._due: list[Publisher] = []
+        self.time_s = -1.0
+        """As `now_s`, once somebody has asked; negative before. Thousands ask."""
+        self.due: list[Publisher] = []
+        """Those that cut when this turn is over, each once. Whoever adds one has asked for the time."""
         self.slow_before_s = -math.inf
         """What came before that and is answered in this turn took too long."""
 
-    def add(self, publisher: Publisher) -> None:
-        """Let `publisher` cut when this turn is over. To be called once per publisher and turn."""
-        if self._now_s < 0:
-            self.now_s()
-        self._due.append(publisher)
-
     def now_s(self) -> float:
-        """The monotonic time as of this turn: looked at when it is first asked for. Thousands ask."""
-        if self._now_s < 0:
-            self._now_s = self._clock.monotonic()
-            self.slow_before_s = self._now_s - slow.BOUND.s
+        """The monotonic time as of this turn: looked at when it is first asked for."""
+        if self.time_s < 0:
+            self.time_s = self._clock.monotonic()
+            self.slow_before_s = self.time_s - slow.BOUND.s
             self._at_end(self._end)
-        return self._now_s
+        return self.time_s
 
     def tell_slow(self, topic: str, flight: InFlightBlock) -> None:
         """A block has the time at which it was cut: before it waited for that, after it for its bookies."""
@@ -223,8 +208,8 @@ class Turn:
         slow.tell("publish", what, took_s, parts, topic=topic, ledger=ledger, entry=entry)
 
     def _end(self) -> None:
-        self._now_s = -1.0
-        due, self._due = self._due, []
+        self.time_s = -1.0
+        due, self.due = self.due, []
         if not due:
             return
         now_ms = self._clock.now_ms()
@@ -240,36 +225,38 @@ class Publisher:
 
     __slots__ = (
         "_armed",
-        "_bytes_max",
         "_clock_ms",
         "_confirmed_entry",
         "_drained",
         "_flights",
+        "_flights_max",
         "_flushes",
         "_next_entry",
-        "_share",
         "_turn",
         "_waiting",
         "_writer",
         "held_bytes",
         "listener",
         "next_index",
+        "share",
     )
 
     def __init__(self, turn: Turn, share: TenantShare) -> None:
         self._turn = turn
-        self._share = share
+        self.share = share
         self.listener: Callable[[], Listener | None] = lambda: None
         """A weak reference."""
         self._writer: LedgerWriter | None = None
-        self._waiting: list[PendingEntries] = []
+        self._waiting: list[PublishRun] = []
         self._flights: list[InFlightBlock] = []
         """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
+        self._flights_max = 0
+        """How many may be on their way, full ones included; none without a writer."""
         self._armed = False
+        """It cuts at the end of this turn."""
         self._next_entry = 0
         self._confirmed_entry = -1
         self._clock_ms = 0
-        self._bytes_max = share.budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
         self._drained: list[Done] = []
         self._flushes: dict[asyncio.Future[bool], None] = {}
         self.held_bytes = 0
@@ -278,20 +265,23 @@ class Publisher:
     @property
     def is_full(self) -> bool:
         """So much is unanswered, of the topic or its tenant, that no more should be published until `when_drained`."""
-        share = self._share
-        return self.held_bytes >= self._bytes_max or (share.held_bytes >= share.bytes_max and share.is_full)
+        share = self.share
+        return self.held_bytes >= share.topic_bytes_max or (
+            share.held_bytes >= share.bytes_max and share.is_full
+        )
 
     def when_drained(self, done: Done) -> None:
         """Call `done` once when half of what makes it full is answered, or all was dropped."""
-        if self.held_bytes >= self._bytes_max:
+        if self.held_bytes >= self.share.topic_bytes_max:
             self._drained.append(done)
         else:
-            self._share.when_drained(done)
+            self.share.when_drained(done)
 
     def attach(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
         """Write to a new, empty ledger; its first message has `next_index`, no block an earlier clock."""
         assert not self._flights
         self._writer = writer
+        self._flights_max = BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
         self._next_entry = 0
         self._confirmed_entry = -1
         self.next_index = next_index
@@ -302,26 +292,29 @@ class Publisher:
     def detach(self) -> None:
         """Cut no more blocks until `attach`."""
         self._writer = None
+        self._flights_max = 0
 
-    def publish(
-        self, producer: ProducerPort, heads: list[bytes], entries: list[bytes], counts: list[int] | None
-    ) -> None:
-        """Queue entries behind everything published before. The lists are the publisher's from here on."""
+    def publish(self, producer: ProducerPort, run: PublishRun) -> None:
+        """Queue a run behind everything published before. It is the publisher's from here on."""
+        entries = run.entries
         count = len(entries)
-        byte_count = len(entries[0]) if count == 1 else sum(map(len, entries))
-        weight = byte_count + ENTRY_OVERHEAD_BYTES * count
-        share = self._share
+        entry_bytes = len(entries[0]) if count == 1 else sum(map(len, entries))
+        weight = entry_bytes + ENTRY_OVERHEAD_BYTES * count
+        share = self.share
         share.held_bytes += weight
         share.budget.held_bytes += weight
         self.held_bytes += weight
-        waiting = self._waiting
-        if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
-            waiting[-1].extend(heads, entries, counts, byte_count)
+        turn, waiting = self._turn, self._waiting
+        if turn.time_s < 0:
+            turn.now_s()
+        if waiting and (last := waiting[-1]).producer is producer and last.after is None:
+            last.extend(run, entry_bytes)
         else:
-            came_s = self._turn.now_s()
-            waiting.append(PendingEntries(producer, heads, entries, counts, byte_count, came_s))
-        if not self._armed:
-            self._arm()
+            run.producer, run.entry_bytes, run.came_s, run.after = producer, entry_bytes, turn.time_s, None
+            waiting.append(run)
+        if not self._armed and len(self._flights) < self._flights_max:
+            self._armed = True
+            turn.due.append(self)
 
     def when_answered(self, done: Done) -> None:
         """Call `done` when everything published so far has its receipt; now, if there is nothing."""
@@ -349,9 +342,10 @@ class Publisher:
         self.flushed().add_done_callback(lambda _: done())
 
     def _arm(self) -> None:
-        if self._writer is not None and len(self._flights) < self._blocks_max(self._writer):
+        if not self._armed and len(self._flights) < self._flights_max:
             self._armed = True
-            self._turn.add(self)
+            self._turn.now_s()
+            self._turn.due.append(self)
 
     # -- cutting --
 
@@ -367,28 +361,23 @@ class Publisher:
             len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX or self._is_full_block_next()
         ):
             flight = self._cut_one(writer.ledger_id)
-            flight.build_receipts()
             flights.append(flight)
             writer.write(flight)
 
-    def _blocks_max(self, writer: LedgerWriter) -> int:
-        return BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
-
     def _is_full_block_next(self) -> bool:
         """Whether a block more than usual may be cut: a full one, to where blocks are long on their way."""
-        assert self._writer is not None
-        return len(self._flights) < self._blocks_max(self._writer) and (
-            sum(part.byte_count for part in self._waiting) >= BLOCK_BYTES_MAX
+        return len(self._flights) < self._flights_max and (
+            sum(part.entry_bytes for part in self._waiting) >= BLOCK_BYTES_MAX
             or sum(len(part.heads) for part in self._waiting) >= BLOCK_ENTRIES_MAX
         )
 
     def _cut_one(self, ledger_id: int) -> InFlightBlock:
         waiting = self._waiting
         part = waiting[0]
-        if len(waiting) == 1 and part.byte_count <= BLOCK_BYTES_MAX and len(part.heads) <= BLOCK_ENTRIES_MAX:
+        if len(waiting) == 1 and part.entry_bytes <= BLOCK_BYTES_MAX and len(part.heads) <= BLOCK_ENTRIES_MAX:
             self._waiting = []
-            parts, entries, counts, byte_count = waiting, part.entries, part.counts, part.byte_count
-            part.entries = []  # they will be in the block; the part must not keep them alive
+            parts, entries, counts, byte_count = waiting, part.entries, part.counts, part.entry_bytes
+            part.entries = _CUT
         else:
             parts, entries, counts, byte_count = self._gather()
         entry_count = len(entries)
@@ -399,6 +388,10 @@ class Publisher:
         )
         self._next_entry = first_entry + entry_count
         self.next_index = first_index + message_count
+        if entry_count == 1:
+            parts[0].receipts = receipt(ledger_id, first_entry, parts[0].heads[0])
+        else:
+            _build_receipts(parts, ledger_id, first_entry)
         return InFlightBlock(
             (ledger_id, first_entry),
             first_index,
@@ -410,28 +403,28 @@ class Publisher:
             byte_count,
         )
 
-    def _gather(self) -> tuple[list[PendingEntries], list[bytes], list[int] | None, int]:
+    def _gather(self) -> tuple[list[PublishRun], list[bytes], list[int] | None, int]:
         """Take one block's worth from the front: (parts, entries, counts, bytes of the entries)."""
         part = self._next_part(BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
-        parts: list[PendingEntries] = []
+        parts: list[PublishRun] = []
         entries: list[bytes] = []
         byte_count = 0
         while part is not None:
             parts.append(part)
             entries += part.entries
-            byte_count += part.byte_count
+            byte_count += part.entry_bytes
             part = self._next_part(BLOCK_BYTES_MAX - byte_count, BLOCK_ENTRIES_MAX - len(entries))
         for part in parts:
-            part.entries = []
+            part.entries = _CUT
         return parts, entries, _join_counts(parts), byte_count
 
-    def _next_part(self, bytes_left: int, entries_left: int) -> PendingEntries | None:
+    def _next_part(self, bytes_left: int, entries_left: int) -> PublishRun | None:
         """The part at the front, or as much of it as fits; always something when there is the whole room."""
         waiting = self._waiting
         if not waiting or entries_left <= 0:
             return None
         front = waiting[0]
-        if front.byte_count <= bytes_left and len(front.heads) <= entries_left:
+        if front.entry_bytes <= bytes_left and len(front.heads) <= entries_left:
             return waiting.pop(0)
         at, byte_count = _fitting(front.entries, bytes_left, entries_left)
         if at == 0:
@@ -464,12 +457,12 @@ class Publisher:
                 done = flights[:answered]
                 del flights[:answered]
                 self.held_bytes -= weight
-                self._share.give_back(weight)
+                self.share.give_back(weight)
                 if (listener := self.listener()) is not None:
                     listener.confirmed(done)
         if self._waiting and not self._armed:
             self._arm()
-        if self._drained and 2 * self.held_bytes <= self._bytes_max:
+        if self._drained and 2 * self.held_bytes <= self.share.topic_bytes_max:
             self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -492,11 +485,18 @@ class Publisher:
         self._waiting.clear()
         self._flights.clear()
         held, self.held_bytes = self.held_bytes, 0
-        self._share.give_back(held)
+        self.share.give_back(held)
         self._tell_drained()
         for flush in self._flushes:
             if not flush.done():
                 flush.set_result(False)
+
+
+def _build_receipts(parts: Sequence[PublishRun], ledger_id: int, entry: int) -> None:
+    """Those of each part of a block that begins with `entry`."""
+    for part in parts:
+        part.receipts = receipts(ledger_id, entry, part.heads)
+        entry += len(part.heads)
 
 
 def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int, int]:
@@ -510,7 +510,7 @@ def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int,
     return fitting, byte_count
 
 
-def _join_counts(parts: Sequence[PendingEntries]) -> list[int] | None:
+def _join_counts(parts: Sequence[PublishRun]) -> list[int] | None:
     if all(part.counts is None for part in parts):
         return None
     counts: list[int] = []

@@ -13,20 +13,22 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from quire.runtime.budget import ByteBudget
-from quire.runtime.limits import TENANT_SHARE_OF_BYTES_IN_FLIGHT
+from quire.runtime.limits import TENANT_SHARE_OF_BYTES_IN_FLIGHT, TOPIC_SHARE_OF_BYTES_IN_FLIGHT
 from quire.serving.model.ports import Done
 
 
 class TenantShare:
     """Publishers count in `held_bytes` themselves, and in `budget`, whenever they take a run."""
 
-    __slots__ = ("__weakref__", "_all", "_drained", "budget", "bytes_max", "held_bytes")
+    __slots__ = ("__weakref__", "_all", "_drained", "budget", "bytes_max", "held_bytes", "topic_bytes_max")
 
     def __init__(self, budget: ByteBudget, all: TenantShares) -> None:
         self._all = all
         self._drained: list[Done] = []
         self.budget: Final = budget
         self.bytes_max: Final = budget.limit_bytes // TENANT_SHARE_OF_BYTES_IN_FLIGHT
+        self.topic_bytes_max: Final = budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
+        """What one topic may have."""
         self.held_bytes = 0
 
     @property
@@ -42,7 +44,10 @@ class TenantShare:
     def give_back(self, byte_count: int) -> None:
         self.held_bytes -= byte_count
         assert self.held_bytes >= 0
-        self.budget.give_back(byte_count)
+        budget = self.budget  # as its `give_back` does it, without a call for each block
+        budget.held_bytes -= byte_count
+        if budget.waiting:
+            budget.look_again()
         if self._drained and 2 * self.held_bytes <= self.bytes_max:
             drained, self._drained = self._drained, []
             for done in drained:

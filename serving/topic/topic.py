@@ -31,10 +31,10 @@ from quire.serving.topic.lifecycle.upkeep import Upkeep
 from quire.serving.topic.log import LedgerLog
 from quire.serving.topic.null_log import NullLog
 from quire.serving.topic.producers import ProducerPort, Stage, TopicTerminated
-from quire.serving.topic.publish import InFlightBlock
+from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun
 from quire.serving.topic.services import Services
 from quire.wire import block as blocks
-from quire.wire.frame import Send, SendRun
+from quire.wire.frame import Send
 
 SERVING: Final = State.SERVING
 """To look it up at the class costs as much as the rest of `_takes_from`."""
@@ -67,6 +67,9 @@ class Topic(Generic[LogT]):
         self.received = Received(totals)
         self._turn = services.turn
         self.state = State.LOADING
+        self.straight: Publisher | None = None
+        """Where runs of SENDs may go without anybody else looking at them: while it serves, and neither limits what is
+        published nor remembers what was."""
         self._is_terminating = False
         self._on_lost = on_lost
 
@@ -89,6 +92,11 @@ class Topic(Generic[LogT]):
 
     def enter(self, event: Event) -> None:
         self.state = TRANSITIONS.next(self.state, event)
+        self._look_for_straight_way()
+
+    def _look_for_straight_way(self) -> None:
+        is_open = self.state is SERVING and self.applied.publish_limiter is None
+        self.straight = self.log.publisher if is_open and is_plain(self.log) else None
 
     async def load(self) -> None:
         """Take up the log where it ended, and write to it."""
@@ -185,6 +193,7 @@ class Topic(Generic[LogT]):
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on; but for deduplication, which needs a load."""
         self.applied.apply(policies)
+        self._look_for_straight_way()
         self.subscriptions.policies_changed()
         self.upkeep.heed_quotas(self)
 
@@ -206,13 +215,13 @@ class Topic(Generic[LogT]):
             raise DiskFull(f"topic {self.name} takes no messages now: {full}")
         await self.producers.admit(producer)
 
-    def publish(self, producer: ProducerPort, run: SendRun) -> None:
+    def publish(self, producer: ProducerPort, run: PublishRun) -> None:
         """Take a run of SENDs; the producer gets their receipts in order once they are durable."""
         if not self._takes_from(producer):
             return
         log = self.log
         if log.dedup is None:
-            log.publisher.publish(producer, run.heads, run.entries, run.counts)
+            log.publisher.publish(producer, run)
         else:
             log.dedup.publish(producer, run)
 
@@ -224,7 +233,7 @@ class Topic(Generic[LogT]):
         if log.dedup is not None and not log.dedup.admits_chunk(producer, send):
             return
         counts = None if send.message_count == 1 else [send.message_count]
-        log.publisher.publish(producer, [send.head], [send.entry], counts)
+        log.publisher.publish(producer, PublishRun.of(send.producer_id, [send.head], [send.entry], counts))
 
     def _takes_from(self, producer: ProducerPort) -> bool:
         """Whether what a producer sent is published now: not while the topic is being closed, for then its client will
@@ -240,12 +249,14 @@ class Topic(Generic[LogT]):
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
         """As `publish.Listener`: count the blocks, keep them, tell the subscriptions."""
-        subscriptions = self.subscriptions
+        subscriptions, turn = self.subscriptions, self._turn
         is_read = len(subscriptions) > 0
         self.log.keep(flights, at_hand=is_read)
-        now_s = self._turn.now_s()
-        if flights[0].came_s < self._turn.slow_before_s:
-            self._turn.tell_slow(self.name, flights[0])
+        now_s = turn.time_s
+        if now_s < 0:
+            now_s = turn.now_s()
+        if flights[0].came_s < turn.slow_before_s:
+            turn.tell_slow(self.name, flights[0])
         for flight in flights:
             self.received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
         if self.log.tracing is not None:
@@ -256,6 +267,11 @@ class Topic(Generic[LogT]):
 
 AnyTopic: TypeAlias = Topic[LedgerLog | NullLog]
 PersistentTopic: TypeAlias = Topic[LedgerLog]
+
+
+def is_plain(log: LedgerLog | NullLog) -> TypeGuard[LedgerLog]:
+    """It keeps messages, and any: what was sent twice as well."""
+    return isinstance(log, LedgerLog) and log.dedup is None
 
 
 def is_persistent(topic: AnyTopic) -> TypeGuard[PersistentTopic]:

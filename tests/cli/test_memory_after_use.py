@@ -17,21 +17,12 @@ from quire.serving.cluster import offloading
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
 from quire.wire.message import OutgoingMessage, encode_one
+from tests.serving.silent import publish_silently
 
 TOPICS = 500
 AT_ONCE = 50
 BYTES_PER_TOPIC_MAX = 1000
 """With one durable subscription, and one ledger that the bookie keeps."""
-
-
-class Silent:
-    """A producer that listens to nothing."""
-
-    name = "silent"
-
-    def nothing(self, *_: object) -> None: ...
-
-    write = close = nothing
 
 
 async def use(running: Standalone, number: int) -> None:
@@ -40,7 +31,7 @@ async def use(running: Standalone, number: int) -> None:
     await broker.admin.subscriptions.create(TopicName.parse(text), "s", EARLIEST)
     topic = await broker.registry.open_persistent(TopicName.parse(text))
     entry = encode_one(OutgoingMessage(bytes(100)), "p", 1, 1)
-    topic.log.publisher.publish(Silent(), [b"\x08\x01\x10\x01"], [entry], None)  # type: ignore[arg-type]
+    publish_silently(topic, entry, head=b"\x08\x01\x10\x01")
     await topic.log.publisher.flushed()
     await broker.admin.subscriptions.skip(TopicName.parse(text), "s", None)
     await broker.registry.unload(topic.topic_name)

@@ -17,6 +17,7 @@ from enum import Enum
 from functools import cache
 from types import MethodType
 from typing import Any, NamedTuple
+from weakref import ReferenceType
 
 from msgspec import Struct
 
@@ -146,6 +147,8 @@ def contents(value: Any, seen: dict[int, int]) -> Hashable:
         return frozenset([(key, contents(each, seen)) for key, each in value.items()])
     if isinstance(value, Recorder):
         return "recorder"
+    if isinstance(value, ReferenceType):
+        return contents(value(), seen)
     if isinstance(value, MethodType):
         return value.__name__
     names = sorted(getattr(value, "__dict__", None) or type(value).__slots__)

@@ -22,7 +22,7 @@ from quire.serving.session.connection import Connection
 from quire.serving.session.inbound import COMMANDS_A_TURN, Inbound
 from quire.serving.session.lane import Lane
 from quire.serving.session.produce import ProducerEnd
-from quire.serving.topic.publish import Publisher
+from quire.serving.topic.publish import Publisher, PublishRun
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -203,9 +203,11 @@ def watched(world: World) -> Iterator[None]:
     read, command, go_on = Inbound.received, Connection._command, Lane._go_on
     eighths = 0
 
-    def stored(self: Publisher, producer: Any, heads: Any, entries: list[bytes], counts: Any) -> None:
-        world.check(all(map(checksum_ok, entries)), "stored", "an entry with a wrong checksum is published")
-        publish(self, producer, heads, entries, counts)
+    def stored(self: Publisher, producer: Any, run: PublishRun) -> None:
+        world.check(
+            all(map(checksum_ok, run.entries)), "stored", "an entry with a wrong checksum is published"
+        )
+        publish(self, producer, run)
 
     def refused(self: ProducerEnd, send: Send) -> None:
         if not send.checksum_ok:

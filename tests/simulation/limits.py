@@ -25,7 +25,7 @@ from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch import key_shared
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.pump import Pump
-from quire.serving.topic import deduplication, publish
+from quire.serving.topic import deduplication, publish, tenant_shares
 from quire.serving.topic.deduplication import Deduplication
 from quire.serving.topic.publish import Publisher
 
@@ -69,7 +69,7 @@ def serving_limits(world: World, plan: Plan) -> Iterator[None]:
     rng = world.rng("serving limits")
     small: list[tuple[Any, str, tuple[int, ...]]] = [
         (lane, "HELD_BYTES_PER_CONNECTION_MAX", (600, 1_500)),
-        (publish, "TOPIC_SHARE_OF_BYTES_IN_FLIGHT", (4, 5_000, 20_000)),
+        (tenant_shares, "TOPIC_SHARE_OF_BYTES_IN_FLIGHT", (4, 5_000, 20_000)),
         (publish, "BLOCKS_IN_FLIGHT_PER_LEDGER_MAX", (1, 2, 16)),
         (state_segment, "BLOCKS_IN_FLIGHT_PER_LEDGER_MAX", (1, 16)),
         (deduplication, "SNAPSHOT_ENTRIES", (3, 20, 10_000)),
@@ -111,7 +111,7 @@ def _counters(world: World) -> Iterator[Any]:
     yield _before(Inbound, "stop", stopped)
     yield counted(Lane, "put_off", "something waits in a lane")
     yield counted(Lane, "put_back", "a SEND waits for its topic")
-    yield counted(Publisher, "_arm", "what is published waits for blocks in flight", _is_in_flight)
+    yield counted(Publisher, "publish", "what is published waits for blocks in flight", _is_in_flight)
     yield counted(Segment, "has_room", "a state log waits for blocks in flight", _is_written)
     yield counted(WriterCore, "_leave_behind", "a bookie that lags is left behind", _lags)
     yield counted(Deduplication, "snapshot", "deduplication snapshot")
@@ -122,7 +122,7 @@ def _counters(world: World) -> Iterator[Any]:
     yield mock.patch.object(seek, "following", looked_into)
 
 
-def _is_in_flight(topic: Publisher) -> bool:
+def _is_in_flight(topic: Publisher, *_: object) -> bool:
     return bool(len(topic._flights) >= vars(publish)["BLOCKS_IN_FLIGHT_PER_LEDGER_MAX"])
 
 

@@ -168,15 +168,14 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     topic = broker.registry.find(TopicName.parse(TOPIC))
     assert topic is not None
     publisher = topic.log.publisher  # type: ignore[union-attr]
-    writer = publisher._writer
-    publisher.detach()
+    flights_max, publisher._flights_max = publisher._flights_max, 0
     for number in range(8):
         send(stuck, 1, number, payload=bytes(MIB))
     assert not stuck.transport.reading
     assert not broker.services.budget.is_spent
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
-    publisher._writer = writer
+    publisher._flights_max = flights_max
     publisher._arm()
     answers = await stuck.answers(8)
     assert [one.body.sequence_id for one in answers] == list(range(8))  # type: ignore[attr-defined]
@@ -185,8 +184,9 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     )
 
 
-async def stuck_topics(broker: Broker, tenant: str, count: int) -> list[tuple[Any, Any, Client]]:
-    """Topics of a tenant whose ledgers hang: publisher, the writer to attach again, and a client with a producer."""
+async def stuck_topics(broker: Broker, tenant: str, count: int) -> list[tuple[Any, int, Client]]:
+    """Topics of a tenant whose ledgers hang: publisher, how many blocks it may have on their way when they hang no
+    more, and a client with a producer."""
     found = []
     for number in range(count):
         name = f"persistent://{tenant}/default/stuck-{number}"
@@ -194,8 +194,8 @@ async def stuck_topics(broker: Broker, tenant: str, count: int) -> list[tuple[An
         topic = broker.registry.find(TopicName.parse(name))
         assert topic is not None
         publisher = topic.log.publisher
-        found.append((publisher, publisher._writer, client))  # type: ignore[union-attr]
-        publisher.detach()  # type: ignore[union-attr]
+        found.append((publisher, publisher._flights_max, client))  # type: ignore[union-attr]
+        publisher._flights_max = 0  # type: ignore[union-attr]
     return found
 
 
@@ -218,8 +218,8 @@ async def test_a_tenant_whose_topics_are_stuck_leaves_the_budget_to_others(house
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
     assert other.transport.reading and broker.metrics()["quire_serving_tenant_share_waits_total"] == 4
-    for publisher, writer, _ in topics:
-        publisher._writer = writer
+    for publisher, flights_max, _ in topics:
+        publisher._flights_max = flights_max
         publisher._arm()
     async with asyncio.timeout(60):
         while share.held_bytes or broker.sessions.held.held_bytes:  # noqa: ASYNC110

@@ -111,7 +111,7 @@ async def test_a_producer_that_a_quota_closed_publishes_nothing_more(broker: Bro
 async def test_what_a_full_topic_keeps_waiting_is_dropped_with_its_producer(broker: Broker) -> None:
     client = await publishing(broker, TOPIC)
     topic: Any = broker.registry.find(NAME)
-    topic.log.publisher._bytes_max = 1
+    topic.log.publisher.share.topic_bytes_max = 1
     send(client, 1, 0)
     send(client, 1, 1)
     assert broker.sessions.held.held_bytes > 0

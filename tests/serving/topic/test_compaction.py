@@ -26,6 +26,7 @@ from quire.serving.topic.topic import Topic
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, decode, encode_batch, encode_one, seal
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
+from tests.serving.silent import publish_silently
 
 NAME = TopicName.parse("table")
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -426,9 +427,7 @@ async def test_one_that_fails_is_not_begun_again_at_every_look(
     await broker.admin.policies.change_topic(NAME, lambda old: replace(old, compaction_threshold_bytes=1))
     await broker.admin.policies.refresh("public", "default", None)
     await in_thread(table.client.close)
-    topic.log.publisher.publish(
-        _Silent(), [b"h"], [encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1)], None
-    )  # type: ignore[arg-type]
+    publish_silently(topic, encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1))
     await topic.log.publisher.flushed()
     for expected in (1, 1, 2):
         await topic.upkeep.look(topic)
@@ -437,12 +436,6 @@ async def test_one_that_fails_is_not_begun_again_at_every_look(
         assert begun == expected
         if expected == 1:
             clock.ahead_s += COMPACT_AGAIN_S / 2
-
-
-class _Silent:
-    def write(self, data: object) -> None: ...
-
-    def close(self, service_url: str = "") -> None: ...
 
 
 async def test_one_that_is_interrupted_while_it_is_recorded_deletes_the_former_result(

@@ -20,7 +20,7 @@ from quire.runtime.limits import (
     BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
     ENTRY_OVERHEAD_BYTES,
 )
-from quire.serving.topic.publish import InFlightBlock, Publisher, Turn
+from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun, Turn
 from quire.serving.topic.tenant_shares import TenantShares
 from quire.wire import block as blocks
 from quire.wire import commands, varint
@@ -31,10 +31,10 @@ from quire.wire.block import BlockHeader, Buffer
 class Writer:
     """What is used of a `LedgerWriter`: its blocks can be looked at, and are confirmed by hand."""
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: int, more_full_blocks_max: int) -> None:
         self.ledger_id = ledger_id
         self.blocks: list[Buffer] = []
-        self.more_full_blocks_max = 0
+        self.more_full_blocks_max = more_full_blocks_max
 
     def write(self, pending: Pending) -> None:
         assert blocks.verify(pending.block).last_entry == pending.last_entry
@@ -101,8 +101,8 @@ class World:
         self.publisher.listener = lambda: self.sink
         self._next = 0
 
-    def attach(self, ledger_id: int, next_index: int = 0) -> Writer:
-        writer = Writer(ledger_id)
+    def attach(self, ledger_id: int, next_index: int = 0, more_full_blocks_max: int = 0) -> Writer:
+        writer = Writer(ledger_id, more_full_blocks_max)
         self.publisher.attach(cast(LedgerWriter, writer), next_index, 0)
         return writer
 
@@ -112,7 +112,7 @@ class World:
             heads.append(b"\x08%c\x10" % producer.producer_id + varint.encode(self._next))
             entries.append((b"%d:" % self._next).ljust(size, b"x"))
             self._next += 1
-        self.publisher.publish(producer, heads, entries, counts)
+        self.publisher.publish(producer, PublishRun.of(producer.producer_id, heads, entries, counts))
 
     def turn(self) -> None:
         while self.calls:
@@ -194,8 +194,7 @@ def test_what_waits_makes_the_next_block_larger(world: World) -> None:
 
 
 def test_where_blocks_are_long_on_their_way_full_ones_may_be_more(world: World) -> None:
-    writer, producer = world.attach(1), Producer()
-    writer.more_full_blocks_max = 3
+    writer, producer = world.attach(1, more_full_blocks_max=3), Producer()
     for _ in range(BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + 5):
         world.publish(producer, 100)
         world.turn()

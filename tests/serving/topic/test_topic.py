@@ -33,6 +33,7 @@ from quire.serving.topic.lifecycle.states import State
 from quire.serving.topic.topic import Topic
 from quire.wire.bookie import Status
 from tests.serving.conftest import NAME, BrokerHouse, in_thread, publish, read_all
+from tests.serving.silent import publish_silently
 
 
 async def test_a_failed_ledger_costs_a_pause_and_no_message(
@@ -297,26 +298,12 @@ async def test_a_state_log_that_cannot_be_read_says_whose_it_is(
     assert len(told) == 1
 
 
-class Silent:
-    """A producer that listens to nothing."""
-
-    name = "silent"
-
-    def __init__(self) -> None:
-        self.is_closed = False
-
-    def write(self, data: object) -> None: ...
-
-    def close(self, service_url: str = "") -> None:
-        self.is_closed = True
-
-
 async def test_bytes_of_a_topic_that_goes_are_given_back(broker: Broker) -> None:
     """What was not written when a topic was unloaded or deleted must not hold the other clients back for ever."""
     for leave in (broker.registry.unload, broker.deletion.delete):
         topic = await broker.registry.open(NAME, create=True)
         entries = [b"x" * 100] * 30_000  # more than may be in flight
-        topic.log.publisher.publish(Silent(), [b"h"] * len(entries), entries, None)  # type: ignore[arg-type]
+        publish_silently(topic, *entries)
         assert broker.services.budget.held_bytes >= 3_000_000
         await leave(NAME)
         assert broker.services.budget.held_bytes == 0
@@ -331,7 +318,7 @@ async def test_a_topic_whose_ledger_takes_no_writes_can_be_unloaded(
     topic = await broker.registry.open(NAME, create=True)
     for bookie in house.cluster.bookies:
         bookie.unreachable = True
-    topic.log.publisher.publish(Silent(), [b"h"], [b"x" * 10], None)  # type: ignore[arg-type]
+    publish_silently(topic, b"x" * 10)
     async with asyncio.timeout(60):
         for closed in await broker.bundles.close_topics(await broker.registry.ownership.bundle_of(NAME)):
             closed.drop()
@@ -583,7 +570,7 @@ async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loadi
 ) -> None:
     broker = await house.start(deduplication=True)
     topic = await broker.registry.open(NAME, create=True)
-    topic.log.publisher.publish(Silent(), [b"h"], [b"\x0e\x01garbage"], None)  # type: ignore[arg-type]
+    publish_silently(topic, b"\x0e\x01garbage")
     await topic.log.publisher.flushed()
     await house.kill(broker)
     broker = await house.start(deduplication=True)
@@ -592,7 +579,7 @@ async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loadi
 
 async def test_who_waits_for_what_is_dropped_is_told(broker: Broker) -> None:
     topic = await broker.registry.open(NAME, create=True)
-    topic.log.publisher.publish(Silent(), [b"h"], [b"x"], None)  # type: ignore[arg-type]
+    publish_silently(topic, b"x")
     terminating = asyncio.ensure_future(topic.terminate())
     await asyncio.sleep(0)
     topic.drop()
