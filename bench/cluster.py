@@ -69,13 +69,14 @@ def by_gateway() -> None:
     }
     for label, kind in kinds.items():
         with fresh() as cluster:
+            bookies = [word for pid in cluster.bookies for word in ("--bookie-pid", pid)]
             for _ in range(3):
                 for through, is_by_gateway in (
                     ("through the gateway", True),
                     ("to the broker itself", False),
                 ):
                     before = usage(cluster.gateway.pid).cpu_s
-                    steady = ("--seconds", 5, "--warmup", 1, *kind)
+                    steady = ("--seconds", 5, "--warmup", 1, *bookies, *kind)
                     finish(load(cluster, f"cluster, {label}, {through}", *steady, by_gateway=is_by_gateway))
                     if is_by_gateway:
                         show("its gateway", cpu_s=usage(cluster.gateway.pid).cpu_s - before)
