@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from bench.processes import finish, fresh, load
-from bench.report import ask
+from bench.report import ask, show, usage
 from bench.server import drop_page_cache
 
 KIB = 1024
@@ -60,6 +60,28 @@ def isolation() -> None:
         finish(drain)
 
 
+def by_gateway() -> None:
+    """The same load in turns through the gateway and to the broker itself, three times each."""
+    kinds = {
+        "1 KiB batched": ("--size", KIB, "--batch", 120, "--outstanding", 200),
+        "1 KiB unbatched": ("--size", KIB, "--outstanding", 2000),
+        "100 B unbatched": ("--size", 100, "--outstanding", 2000),
+    }
+    for label, kind in kinds.items():
+        with fresh() as cluster:
+            bookies = [word for pid in cluster.bookies for word in ("--bookie-pid", pid)]
+            for _ in range(3):
+                for through, is_by_gateway in (
+                    ("through the gateway", True),
+                    ("to the broker itself", False),
+                ):
+                    before = usage(cluster.gateway.pid).cpu_s
+                    steady = ("--seconds", 5, "--warmup", 1, *bookies, *kind)
+                    finish(load(cluster, f"cluster, {label}, {through}", *steady, by_gateway=is_by_gateway))
+                    if is_by_gateway:
+                        show("its gateway", cpu_s=usage(cluster.gateway.pid).cpu_s - before)
+
+
 QUESTIONS: dict[str, Callable[[], None]] = {
     "1KiB": publish("1 KiB unbatched", "--size", KIB, "--outstanding", 2000),
     "100B": publish("100 B unbatched", "--size", 100, "--outstanding", 2000),
@@ -69,6 +91,7 @@ QUESTIONS: dict[str, Callable[[], None]] = {
     "stopped": lose("a bookie of three stopped", signal.SIGSTOP, 3),
     "stopped-spare": lose("a bookie of four stopped", signal.SIGSTOP, 4),
     "isolation": isolation,
+    "gateway": by_gateway,
 }
 
 

@@ -36,15 +36,18 @@ SEND_PREFIX_BYTES = 12
 
 
 class Connection:
-    """A blocking connection, up to where the load begins; by TLS when an `authority` is named, with a `token` maybe."""
+    """A blocking connection, up to where the load begins; by TLS when an `authority` is named, with a `token` maybe.
 
-    def __init__(self, port: int, authority: str = "", token: bytes = b"") -> None:
+    `proxy_to` is the URL of the broker when the port is a gateway's.
+    """
+
+    def __init__(self, port: int, authority: str = "", token: bytes = b"", proxy_to: str = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if authority:
             self.socket = ClientTls(authority).context().wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._rest = b""
-        self.ask(commands.connect("quire-bench", "token" if token else "none", token))
+        self.ask(commands.connect("quire-bench", "token" if token else "none", token, proxy_to))
 
     def ask(self, frame: bytes) -> bytes:
         """Send a request, answer the raw command that comes back."""
@@ -116,7 +119,9 @@ class Producers:
     """One connection that publishes to `topics` topics, a round of frames at a time."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._connection = Connection(arguments.port, arguments.authority, arguments.token_file)
+        self._connection = Connection(
+            arguments.port, arguments.authority, arguments.token_file, arguments.proxy_to
+        )
         producers = list(range(arguments.topics))
         self._connection.look_up([f"{NAMESPACE}/{arguments.prefix}-{producer}" for producer in producers])
         for producer in producers:
@@ -275,7 +280,7 @@ def produce(arguments: argparse.Namespace) -> None:
 
 def consume(arguments: argparse.Namespace) -> None:
     """Read as fast as the server dispatches, from the earliest message, and print the rate."""
-    connection = Connection(arguments.port, arguments.authority, arguments.token_file)
+    connection = Connection(arguments.port, arguments.authority, arguments.token_file, arguments.proxy_to)
     topic = f"{NAMESPACE}/{arguments.prefix}-0"
     connection.look_up([topic])
     connection.ask(commands.subscribe(_subscription(topic, arguments.subscription)))
@@ -385,6 +390,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("mode", choices=("produce", "consume", "fan-out"))
     parser.add_argument("--port", type=int, default=6650)
+    parser.add_argument("--proxy-to", default="", help="URL of the broker; the port is a gateway's")
     parser.add_argument("--server-pid", type=int, required=True)
     parser.add_argument(
         "--bookie-pid", type=int, action="append", default=[], help="bookies beside the server"

@@ -1,7 +1,7 @@
 """A cluster as processes on this machine, for the questions that need one: ZooKeeper, bookies, brokers.
 
 `quire local` runs it, on empty directories that are removed afterwards; further brokers are started beside it. The
-clients speak to the brokers themselves; the gateway that `quire local` starts as well has nothing to do.
+clients speak to the brokers themselves; the gateway that `quire local` starts as well has nothing to do unless asked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SESSION_S = 10
 
 @dataclass
 class Broker:
-    """A broker's process id, and where it listens."""
+    """A broker's process id, and where it listens; or the gateway's."""
 
     pid: int
     url: str
@@ -46,6 +46,7 @@ class Cluster:
     zookeeper: ZooKeeperServer
     bookies: list[int]
     brokers: list[Broker]
+    gateway: Broker
     _beside: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -126,12 +127,17 @@ def _cluster(root: Path, server: ZooKeeperServer) -> Cluster:
     processes = json.loads((root / "processes.json").read_text())["processes"]
     bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
     brokers = [Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "broker"]
-    return Cluster(root, server, bookies, brokers)
+    gateway = next(Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "gateway")
+    return Cluster(root, server, bookies, brokers, gateway)
 
 
-def load(cluster: Cluster, label: str, *arguments: object, mode: str = "produce") -> subprocess.Popen[bytes]:
+def load(
+    cluster: Cluster, label: str, *arguments: object, mode: str = "produce", by_gateway: bool = False
+) -> subprocess.Popen[bytes]:
     """`bench.load` against the first broker; it prints its figures when it ends."""
     words = ["--port", cluster.port, "--server-pid", cluster.broker, "--label", label, *arguments]
+    if by_gateway:
+        words += ["--port", cluster.gateway.port, "--proxy-to", cluster.brokers[0].url]
     return subprocess.Popen([sys.executable, "-m", "bench.load", mode, *map(str, words)])
 
 

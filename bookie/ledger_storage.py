@@ -100,7 +100,6 @@ def _whole(disks: BookieDisks) -> Index | None:
         log.error("%s", error)
         return None
     try:
-        index.verify()
         if index.mark() and all(decode(*record) for record in index.ledgers()):
             return index
     except (CorruptionError, DiskError) as error:

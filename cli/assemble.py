@@ -1,53 +1,64 @@
 """Everything in one process: its configuration, and its list of parts.
 
 Nothing on disk is touched before everything that can be refused cheaply (URLs, ports) has been looked at.
+
+Most of a start is imports, so what is needed later is imported later: the broker's modules while the bookie waits for
+its disks, HTTP's beside the first clients. HTTP's port listens from the beginning; who asks there first waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from quire.bookie.registration import describe
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.audit_topic import audit_topic
-from quire.cli.doors import http_url_tls, open_doors, with_tls
+from quire.cli.doors import Doors, http_url_tls, open_doors, with_tls
 from quire.cli.members import bookie_machine, broker_checks, make_member
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import Given, StandaloneSettings, check_file, wal_defaults
-from quire.cli.telemetry import send_metrics, tracing
+from quire.cli.telemetry import tracing
 from quire.ledger.directory import BookieDirectory, LocalDirectory
-from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.open import look_at as look_at_metadata
+from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
 from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import Loaded
+from quire.runtime.tasks import Tasks
 from quire.runtime.telemetry import TelemetrySettings
+from quire.runtime.threads import DaemonThreads
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import load as load_security
-from quire.serving.admin.app import SCRAPES, make_app
-from quire.serving.broker import Broker
-from quire.serving.cluster.addresses import Addresses
 from quire.serving.settings import BrokerSettings
-from quire.serving.topic.services import Services
-from quire.wal.collector import Collector
-from quire.wal.directory import WalDirectory
 from quire.wal.settings import WalSettings
+
+if TYPE_CHECKING:
+    from aiohttp.web import Application
+
+    from quire.serving.broker import Broker
+    from quire.serving.cluster.addresses import Addresses
+    from quire.wal.directory import WalDirectory
 
 STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
 """Where one process alone differs from a cluster: there is one bookie."""
 
 STANDALONE = "standalone"
-"""Whose write-ahead logs on object storage are."""
+"""What this process is, and whose write-ahead logs on object storage are."""
+
+IMPORT_S: Final = 10.0
+"""How long a process that ends waits for an import that is under way."""
 
 STANDALONE_KINDS = (
     StandaloneSettings,
@@ -108,6 +119,8 @@ class Standalone:
     storage: Storage | WalDirectory
     broker: Broker
     addresses: Addresses
+    http: asyncio.Task[None]
+    """Done when HTTP is answered; raises why it cannot be."""
 
     @property
     def service_url(self) -> str:
@@ -122,7 +135,7 @@ class Standalone:
 async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
     """Broker, bookie or write-ahead log, metadata and archive in this process, running inside the `async with`."""
     process, broker_settings = configuration.process.values, configuration.broker.values
-    telemetry = configuration.telemetry.values
+    telemetry, wal_url = configuration.telemetry.values, configuration.wal.values.wal
     clock = SystemClock()
     security = load_security(process.security)
     allow_open_files(broker_settings.connections_max)
@@ -134,22 +147,27 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         secured = parts.security(security, clock)
         doors.audit(secured)
         archive = await parts.archive(process.archive)
+        imports = DaemonThreads(1, "imports")
+        parts.callback(imports.close, IMPORT_S)
+        imported = imports.submit(import_module, "quire.serving.broker")
         storage: Storage | WalDirectory
         directory: BookieDirectory
-        if configuration.wal.values.wal:
+        if wal_url:
             store = await parts.metadata(process.metadata, watchdog)
-            wals = await parts.wals(configuration.wal.values, store, clock, STANDALONE, LocalDirectory())
-            await parts.start(Collector(wals.context, wals.own_wal, lambda: True))
-            storage = directory = wals
+            storage = directory = await _write_ahead_log(parts, configuration.wal.values, store)
         else:
-            bookie = await parts.start(Storage(configuration.bookie.values, clock=clock))
+            storage = bookie = await parts.start(Storage(configuration.bookie.values, clock=clock))
             store = await parts.metadata(process.metadata, watchdog)
-            local = LocalDirectory()
+            directory = local = LocalDirectory()
             local.join(lambda: describe(bookie), bookie)
-            storage, directory = bookie, local
+        imported.result()
+        from quire.ledger.ledgers import Ledgers
+        from quire.serving.broker import Broker
+        from quire.serving.topic.services import Services
+
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         parts.push_async_callback(ledgers.stop)
-        traced = tracing(parts, telemetry, "standalone", doors.service_url, clock)
+        traced = tracing(parts, telemetry, STANDALONE, doors.service_url, clock)
         services = Services(broker_settings, store, ledgers, archive, clock, tracing=traced, security=secured)
         broker = Broker(services)
         broker.rest_on(storage)
@@ -159,21 +177,51 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         if broker_settings.archive_sidecars and broker.offloading is not None:
             metrics += await parts.sidecars(process.archive, broker.offloading.offloader)
         broker.admin.member = make_member(
-            "standalone",
+            STANDALONE,
             doors.urls[0].partition("://")[2],
-            bookie_machine(configuration.bookie.values, configuration.wal.values.wal),
+            bookie_machine(configuration.bookie.values, wal_url),
             configuration.all,
             security,
-            broker_checks(broker, process.metadata, metrics, archive, configuration.wal.values.wal),
+            broker_checks(broker, process.metadata, metrics, archive, wal_url),
         )
-        application = make_app(broker, metrics)
-        await parts.serve_http(application, doors.http, doors.http_tls)
-        await send_metrics(parts, telemetry, "standalone", doors.service_url, application[SCRAPES])
         await broker.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(broker.stop)
         if (publishing := audit_topic(secured, broker.addresses)) is not None:
             await parts.start(publishing)
+        tasks = Tasks("http")
+        parts.push_async_callback(tasks.stop)
+        http = tasks.start(_http(parts, imports, broker, metrics, doors, telemetry), "answering HTTP")
         keep_heap()
         watchdog.start()  # nobody was served before
         parts.callback(watchdog.stop)
-        yield Standalone(storage, broker, broker.addresses)
+        yield Standalone(storage, broker, broker.addresses, http)
+
+
+async def _write_ahead_log(parts: Parts, settings: WalSettings, store: MetadataStore) -> WalDirectory:
+    """On object storage, in the place of a bookie."""
+    from quire.wal.collector import Collector
+
+    wals = await parts.wals(settings, store, SystemClock(), STANDALONE, LocalDirectory())
+    await parts.start(Collector(wals.context, wals.own_wal, lambda: True))
+    return wals
+
+
+async def _http(
+    parts: Parts,
+    imports: DaemonThreads,
+    broker: Broker,
+    metrics: list[MetricSource],
+    doors: Doors,
+    telemetry: TelemetrySettings,
+) -> None:
+    """The last part of a start: imported, and made, beside the loop, for it takes a tenth of a second."""
+
+    def made() -> Application:
+        from quire.serving.admin.app import make_app
+
+        return make_app(broker, metrics)
+
+    application = await imports.run(made)
+    from quire.cli.rest import serve_rest
+
+    await serve_rest(parts, application, doors, telemetry, STANDALONE, doors.service_url)

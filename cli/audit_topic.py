@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
-from quire.security.audit import AuditLog
-from quire.security.security import Security
 from quire.security.tls import to_brokers
-from quire.serving.cluster.addresses import Addresses
 
 if TYPE_CHECKING:
     from quire.client.client import Client
+    from quire.security.audit import AuditLog
+    from quire.security.security import Security
+    from quire.serving.cluster.addresses import Addresses
 
 AGAIN_S_FIRST: Final = 1.0
 AGAIN_S_MAX: Final = 60.0

@@ -31,6 +31,7 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.bookie_http import advertised_http, make_app
 from quire.cli.doors import listen_tls
+from quire.cli.http import serve_http
 from quire.cli.members import bookie_machine, make_member, process_checks
 from quire.cli.parts import Parts, url_of
 from quire.cli.settings import (
@@ -228,7 +229,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
                 process_checks(store, process.metadata, [running.metrics, watchdog.metrics], to_metadata),
             )
             app = make_app(running, scrapes, member, security, parts)
-            await parts.serve_http(app, http, http_tls)
+            await serve_http(parts, app, http, http_tls)
         await send_metrics(parts, configuration.telemetry.values, "bookie", address, scrapes)
         await parts.start(registration)
         keep_heap()

@@ -24,6 +24,7 @@ from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import EVERYWHERE, http_url_tls, open_doors, with_tls
 from quire.cli.members import broker_checks, make_member
 from quire.cli.parts import Parts, allow_open_files
+from quire.cli.rest import serve_rest
 from quire.cli.settings import (
     SECURITY,
     Given,
@@ -34,7 +35,7 @@ from quire.cli.settings import (
     start_log,
     wal_defaults,
 )
-from quire.cli.telemetry import send_metrics, tracing
+from quire.cli.telemetry import tracing
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import BookieDirectory, ClusterDirectory
@@ -55,7 +56,7 @@ from quire.runtime.settings import MILLISECONDS, Loaded, format_address, parse_a
 from quire.runtime.telemetry import TelemetrySettings
 from quire.security import tls
 from quire.security.configuration import load as load_security
-from quire.serving.admin.app import SCRAPES, make_app
+from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
@@ -207,9 +208,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         wal_url = configuration.wal.values.wal
         checks = broker_checks(running, process.metadata, metrics, archive, wal_url, to_metadata)
         running.admin.member = make_member("broker", name, Machine(), configuration.all, security, checks)
-        application = make_app(running, metrics)
-        await parts.serve_http(application, doors.http, doors.http_tls)
-        await send_metrics(parts, telemetry, "broker", name, application[SCRAPES])
+        await serve_rest(parts, make_app(running, metrics), doors, telemetry, "broker", name)
         await running.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(running.stop)
         if (publishing := audit_topic(secured, running.addresses)) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from quire.cli.parts import Parts, listen, url_of
@@ -16,8 +16,10 @@ from quire.runtime.settings import format_address, parse_address
 from quire.security import tls
 from quire.security.configuration import Configuration
 from quire.security.listener import TlsListener
-from quire.security.security import Security
 from quire.serving.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from quire.security.security import Security
 
 EVERYWHERE: Final = ("0.0.0.0", "::", "")
 

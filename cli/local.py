@@ -4,12 +4,16 @@
     DIR/bookie-N/{journal,entries}
     DIR/archive/                  sealed segments
     DIR/logs/NAME.log
-    DIR/processes.json            who runs with which pid: kill what you like
+    DIR/processes.json            who runs with which pid: kill what you like; the brokers' service URL
     DIR/lock                      held while it runs: one cluster per directory
 
 Nothing that dies is started again by itself: the line on standard error says what died, and SIGHUP to this process
 starts again whatever is down, with its data, also what dies while others are being started. On SIGTERM or SIGINT the
 gateway ends first, then the brokers, then the bookies, then ZooKeeper, so that each finds those it needs.
+
+Clients on this machine need no gateway: the brokers listen on the loopback, at the ports after the gateway's (any free
+ones when that one's is any free), at the same ones when started again; and a lookup that a broker answers names
+brokers. Who comes from elsewhere, a container or a tunnel, reaches the gateway alone, whose lookups name itself.
 
 What brokers and bookies are to be told beyond their places goes through the environment (`QUIRE_…`), which all
 of them inherit.
@@ -32,7 +36,7 @@ import click
 from quire.cli.parts import listen
 from quire.cli.processes import QUIRE, Child
 from quire.cli.settings import Given, settings_options
-from quire.cli.until_signal import ready, run_until_signal
+from quire.cli.until_signal import run_until_signal, say_ready, until_cancelled
 from quire.runtime.disk import RealDisk
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import MILLISECONDS, parse_address, setting
@@ -66,7 +70,10 @@ class LocalSettings:
         "Object store for sealed segments, file:///PATH or s3://BUCKET/PREFIX; empty: that of wal, else in the data "
         "directory.",
     )
-    listen: str = setting("127.0.0.1:6650", "Address of the gateway for clients; port 0: any free.")
+    listen: str = setting(
+        "127.0.0.1:6650",
+        "Address of the gateway for clients; the brokers have the ports after it, on the loopback. Port 0: any free.",
+    )
     http: str = setting("127.0.0.1:8080", "Address of the gateway for REST; port 0: any free.")
 
     def validate(self) -> None:
@@ -106,6 +113,7 @@ class LocalCluster:
     def __init__(self, settings: LocalSettings) -> None:
         self._settings = settings
         self._data = Path(settings.data).absolute()
+        self._broker_addresses = _after(parse_address(settings.listen)[1], settings.brokers)
         self._disk = RealDisk(self._data)
         self._tiers: list[list[Child]] = []
         self._tasks = Tasks("local")
@@ -119,7 +127,7 @@ class LocalCluster:
 
         Raises `ConfigurationError`: the directory is another cluster's, an address is taken; nothing was started.
         """
-        for address in (self._settings.listen, self._settings.http):
+        for address in (self._settings.listen, self._settings.http, *self._broker_addresses):
             listen(address).close()  # whoever takes it meanwhile makes the gateway say so
         self._disk.make_directory()
         self._disk.lock()
@@ -130,10 +138,17 @@ class LocalCluster:
             if self._was_asked:
                 self.restart_dead()
             gateway = self._tiers[-1][0]
-            await ready(*gateway.urls)
+            say_ready(*gateway.urls)
+            _say(f"clients on this machine reach the brokers themselves at {self.brokers_url}")
+            await until_cancelled()
         finally:
             await self._stop()
             self._disk.close()
+
+    @property
+    def brokers_url(self) -> str:
+        """A service URL that names all brokers and no gateway."""
+        return f"pulsar://{','.join(self._broker_addresses)}"
 
     async def _start(self) -> None:
         metadata = self._settings.zookeeper or await self._own_zookeeper()
@@ -165,9 +180,8 @@ class LocalCluster:
         settings = self._settings
         archive = settings.archive or settings.wal or f"file://{quote(str(self._data / 'archive'))}"
         wal = {"wal": settings.wal, "new-cluster": "true"} if settings.wal else {}
-        return self._quire(
-            "broker", number, {"metadata": metadata, "archive": archive, **wal, **self._quorums()}
-        )
+        given = {"metadata": metadata, "archive": archive, "listen": self._broker_addresses[number - 1]}
+        return self._quire("broker", number, {**given, **wal, **self._quorums()})
 
     def _quorums(self) -> dict[str, str]:
         """Fewer than three bookies cannot hold three copies."""
@@ -236,6 +250,7 @@ class LocalCluster:
         children = [child for tier in self._tiers for child in tier if child.process is not None]
         found = {
             "pid": os.getpid(),
+            "brokers_url": self.brokers_url,
             "processes": [
                 {
                     "name": child.name,
@@ -251,6 +266,14 @@ class LocalCluster:
         temporary = file.with_suffix(".new")
         temporary.write_text(json.dumps(found, indent=2) + "\n")
         temporary.replace(file)
+
+
+def _after(port: int, count: int) -> list[str]:
+    """Addresses of so many brokers."""
+    ports = (
+        range(port + 1, port + 1 + count) if port else [zookeeper_server.free_port() for _ in range(count)]
+    )
+    return [f"127.0.0.1:{one}" for one in ports]
 
 
 async def _zookeeper_answers(port: int) -> bool:

@@ -6,6 +6,7 @@ import of click and nothing else.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from difflib import get_close_matches
 
@@ -79,5 +80,8 @@ def cli() -> None:
 
 def main() -> None:
     """The console script: errors become one sentence on standard error and an exit code."""
+    gc.set_threshold(
+        100_000
+    )  # what is imported stays; looking through it again and again is a twentieth of a start
     with exit_with_one_sentence():
         cli(prog_name="quire", standalone_mode=False)

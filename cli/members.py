@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,8 +19,10 @@ from quire.runtime.metrics import MetricSource
 from quire.runtime.redaction import hidden
 from quire.runtime.settings import Loaded
 from quire.security.configuration import Configuration
-from quire.serving.broker import Broker
 from quire.tiering.archive import Archive
+
+if TYPE_CHECKING:
+    from quire.serving.broker import Broker  # a bookie has none
 
 
 def places_of(settings: BookieSettings) -> tuple[Place, ...]:

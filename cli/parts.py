@@ -1,4 +1,4 @@
-"""What processes are made of: sockets, the watchdog, stores, the REST interface, and parts that start and stop.
+"""What processes are made of: sockets, the watchdog, stores, and parts that start and stop.
 
 `Parts` is the stack of what a process has begun: all of it is undone in reverse order when the process ends, or when a
 later part fails. So a process is one function that reads like a list of its parts.
@@ -14,9 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from ssl import SSLContext
-from typing import Final, Protocol, TypeVar
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from quire.ledger.directory import BookieDirectory
 from quire.metadata.open import end_session_when_standing
@@ -27,21 +25,20 @@ from quire.objects.open import open_store as open_archive
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, Unavailable
-from quire.runtime.http_door import HttpDoor
-from quire.runtime.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_S, WAL_CACHE_BYTES
+from quire.runtime.limits import HTTP_CONNECTIONS_MAX, WAL_CACHE_BYTES
 from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import Configuration
-from quire.security.listener import HANDSHAKES_MAX, TlsListener
-from quire.security.security import Security, make_security
+from quire.security.listener import HANDSHAKES_MAX
 from quire.spark_source.sidecar.process import SidecarBuilder, is_possible
 from quire.tiering.archive import Archive
 from quire.tiering.offload import Offloader
-from quire.wal.context import WalContext
-from quire.wal.directory import WalDirectory
-from quire.wal.run_reader import run_cache
 from quire.wal.settings import WalSettings
+
+if TYPE_CHECKING:
+    from quire.security.security import Security
+    from quire.wal.directory import WalDirectory
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +94,10 @@ class Parts(AsyncExitStack):
         bookies: BookieDirectory,
     ) -> WalDirectory:
         """Where `broker` keeps what is published, and finds what others kept. Refuses a store that cannot hold it."""
+        from quire.wal.context import WalContext  # who has bookies starts without
+        from quire.wal.directory import WalDirectory
+        from quire.wal.run_reader import run_cache
+
         objects = open_for_log(settings.wal, settings.threads)
         self.push_async_callback(objects.close)
         cache = run_cache(WAL_CACHE_BYTES)
@@ -148,6 +149,8 @@ class Parts(AsyncExitStack):
                 "the security file has [authentication], so brokers ask this process who it is as well: "
                 "say under [client] what it presents, such as a token_file"
             )
+        from quire.security.security import make_security  # who asks nobody starts without
+
         made = make_security(configuration, clock)
         self.push_async_callback(made.stop)
         return made
@@ -159,22 +162,6 @@ class Parts(AsyncExitStack):
             await begun
         self.push_async_callback(part.stop)
         return part
-
-    async def serve_http(
-        self, application: web.Application, sock: socket.socket | None, tls: TlsListener | None = None
-    ) -> None:
-        """Answer HTTP on a bound socket, HTTPS on `tls`, or both."""
-        runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=HTTP_SILENT_S
-        )
-        await runner.setup()
-        self.push_async_callback(runner.cleanup)
-        assert runner.server is not None
-        door = HttpDoor(runner.server)
-        if sock is not None:
-            self.callback((await door.listen(sock)).close)
-        if tls is not None:
-            tls.start(door)
 
 
 def listen(address: str) -> socket.socket:

@@ -6,7 +6,6 @@ is for people.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ from quire.cli.assemble import (
     standalone,
 )
 from quire.cli.settings import Given, settings_options, start_log
-from quire.cli.until_signal import run_until_signal, say_ready
+from quire.cli.until_signal import run_until_signal, say_ready, until_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,8 @@ def command(config: Path | None, **flags: Any) -> None:
 async def _serve(configuration: StandaloneConfiguration) -> None:
     async with standalone(configuration) as running:
         _announce(running)
-        await asyncio.Event().wait()  # until the signal cancels it
+        await running.http
+        await until_cancelled()
 
 
 def _announce(running: Standalone) -> None:

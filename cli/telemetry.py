@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 from quire import __version__
 from quire.cli.parts import Parts
 from quire.runtime.clock import Clock
-from quire.runtime.probes import Scrapes
 from quire.runtime.telemetry import MetricsSender, TelemetrySettings, resource, tracer_provider
 from quire.runtime.threads import DaemonThreads
-from quire.serving.model.tracing import Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+
+    from quire.runtime.probes import Scrapes
+    from quire.serving.model.tracing import Tracing
 
 LAST_SPANS_S: Final = 2.0
 """How long a process that ends waits for a collector to take its last spans."""
@@ -35,6 +36,8 @@ def tracing(
     """What makes spans of messages that their senders trace; None where nobody asks for them."""
     if not settings.otel_endpoint or not settings.otel_trace_one_in:
         return None
+    from quire.serving.model.tracing import Tracing
+
     provider = tracer_provider(settings, resource(f"quire-{service}", instance))
     made = Tracing(provider.get_tracer("quire", __version__), clock)
     parts.push_async_callback(_send_the_last, made, provider)

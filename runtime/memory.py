@@ -41,7 +41,6 @@ def keep_heap() -> bool:
 
     Answers whether the C library took the settings.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -24,7 +24,6 @@ from quire import __version__
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.metric_table import BY_NAME
 from quire.runtime.metrics import Histogram, Kind, Labels, Value, Values
-from quire.runtime.probes import Scrapes
 from quire.runtime.settings import MILLISECONDS, setting
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import export as otlp
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
+
+    from quire.runtime.probes import Scrapes
 
 _UNITS: Final = {"seconds": "s", "bytes": "By", "messages": "{message}", "ratio": "1"}
 _END_S: Final = 2.0

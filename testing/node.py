@@ -38,6 +38,7 @@ class MemoryHome:
 
     def open(self) -> Index:
         self.index = self.index.crash()
+        self.index.verify()
         return self.index
 
     def discard(self) -> None:

@@ -1,8 +1,12 @@
-"""What a start refuses: one clear sentence on standard error, exit code 2, and nothing changed on disk."""
+"""What a start refuses: one clear sentence on standard error, exit code 2, and nothing changed on disk.
+
+And what it imports before it serves, for that is most of its time.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import socket
 import subprocess
@@ -217,6 +221,67 @@ def test_a_bad_configuration_file(tmp_path: Path, content: str, word: str) -> No
     assert_refused(standalone(tmp_path / "data", "--config", str(file)), word)
     assert_refused(standalone(tmp_path / "data", "--config", str(tmp_path / "missing.toml")), "missing.toml")
     assert not (tmp_path / "data").exists()
+
+
+# -- imports ---------------------------------------------------------------------------------------------
+
+NEVER = {
+    "boto3",
+    "opentelemetry",
+    "pyarrow",
+    "numpy",
+    "pyspark",
+    "rich",
+    "quire.client",
+    "quire.spark_source.sidecar.worker",
+}
+HTTP = {"aiohttp", "prometheus_client", "attr", "yarl", "http.client", "urllib.request", "quire.runtime.rest"}
+HTTP |= {"quire.serving.admin", "quire.runtime.probes"}
+BROKER = {"quire.serving.broker", "quire.serving.session", "quire.serving.topic", "google.protobuf"}
+ON_REQUEST = {"quire.wal.directory", "quire.security.authentication", "joserfc", "quire.ledger.bookie_client"}
+
+
+def imported(script: str) -> set[str]:
+    """The names of all modules that a fresh interpreter has after `script`."""
+    script += "\nimport sys; print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(ran.stdout.split())
+
+
+def test_the_disks_are_opened_before_the_broker_is_imported() -> None:
+    assert not imported("import quire.cli.standalone") & (NEVER | HTTP | BROKER | ON_REQUEST)
+
+
+def test_messages_are_served_before_http_is_imported() -> None:
+    found = imported("import quire.cli.standalone, quire.serving.broker, quire.ledger.ledgers")
+    assert found >= BROKER
+    assert not found & (NEVER | HTTP | {"quire.wal.directory", "joserfc"})
+
+
+def test_http_that_cannot_be_imported_ends_the_process(tmp_path: Path) -> None:
+    (tmp_path / "aiohttp.py").write_text("raise ImportError('half an installation')")
+    command = [
+        *QUIRE,
+        "standalone",
+        "--data",
+        str(tmp_path / "data"),
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+    ]
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert ran.stdout.startswith("ready ") and ran.returncode not in (0, 2)
+    assert "half an installation" in ran.stderr
 
 
 # -- help ------------------------------------------------------------------------------------------------

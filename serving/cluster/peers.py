@@ -1,18 +1,16 @@
 """Other brokers, asked over REST: for the parts of an answer that only they have, such as a partition's statistics.
 
 Numbers of several brokers' answers are added up, lists put together (`added_up`).
+
+What speaks HTTP is imported by the first who asks, for a process may serve messages before it serves HTTP.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import aiohttp
-from yarl import URL
-
-from quire.runtime import rest
 from quire.runtime.credentials import NOBODY
 from quire.runtime.errors import QuireError, Unavailable
 from quire.security.tls import FollowedContext
@@ -20,6 +18,9 @@ from quire.serving.cluster.port import NotOwner
 from quire.serving.model.ports import NotAllowed
 from quire.serving.names import TopicName
 from quire.wire import topic_name
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
 
 TIMEOUT_S: Final = 30.0
 
@@ -29,7 +30,7 @@ class Peers:
 
     def __init__(self, tls: FollowedContext | None = None) -> None:
         self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+        self._session: ClientSession | None = None
         self.credentials = NOBODY
         """What this broker presents to others."""
 
@@ -52,6 +53,9 @@ class Peers:
         self, method: str, http_url: str, path: str, body: Any = None, *, timeout_s: float = TIMEOUT_S
     ) -> Any:
         """As `ask`, of the broker whose REST interface is at `http_url`."""
+        import aiohttp
+        from yarl import URL
+
         if self._session is None:
             self._session = aiohttp.ClientSession()
         url = URL(http_url + path, encoded=True)
@@ -92,4 +96,6 @@ def topic_path(name: TopicName) -> str:
 
 def error_of(status: int, text: str) -> QuireError:
     """The error that the other broker raised: as `rest` has it, and what only brokers know."""
+    from quire.runtime import rest
+
     return NotAllowed(rest.reason_of(status, text)) if status == 405 else rest.error_of(status, text)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.index_home import IN_USE, LmdbHome
+from quire.bookie.index import IndexRow
+from quire.bookie.index_home import IN_USE, LmdbHome, read_all
+from quire.bookie.index_lmdb import LmdbIndex
 from quire.bookie.settings import BookieSettings
 from quire.runtime.disk import PAGE_BYTES, RealDisk
 from quire.runtime.errors import CorruptionError
@@ -94,6 +96,42 @@ async def test_a_process_that_died_of_something_else_casts_no_doubt_on_the_index
     assert await node.holds(1, 0) == one(1, 0)
     await node.storage.stop()
     assert not (tmp_path / "entries" / IN_USE).exists()
+
+
+def test_an_index_is_read_wholly_once_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    verify = LmdbIndex.verify
+
+    def counted(index: LmdbIndex) -> None:
+        read.append("here")
+        verify(index)
+
+    monkeypatch.setattr(LmdbIndex, "verify", counted)
+    home = LmdbHome(RealDisk(tmp_path))
+    home.open().close()
+    assert read == ["here"], "after a clean stop nobody else reads it"
+    (tmp_path / IN_USE).touch()
+    home.open().close()
+    assert read == ["here"], "who comes after a killed process has it read elsewhere"
+
+
+def test_damage_that_another_process_met_is_met_again_and_named(tmp_path: Path) -> None:
+    home = LmdbHome(RealDisk(tmp_path))
+    index = home.open()
+    index.commit([IndexRow(123456, 7890, 7890, 1, 0, 77, 0, 0, -1)], {}, b"mark")
+    index.close()
+    data = tmp_path / "index" / "data.mdb"
+    content = bytearray(data.read_bytes())
+    row = struct.pack(">QQ", 123456, 7890)
+    at = content.rindex(row)
+    while at >= 0:
+        content[at + len(row) + 20] ^= 1
+        at = content.rfind(row, 0, at)
+    data.write_bytes(content)
+    (tmp_path / IN_USE).touch()
+    assert not read_all(str(tmp_path / "index"))
+    with pytest.raises(CorruptionError, match="ledger 123456, entry 7890 does not match its checksum"):
+        home.open()
 
 
 def test_what_is_wrong_is_said_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

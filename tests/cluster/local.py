@@ -151,8 +151,17 @@ class Cluster(Front):
         return next(one["name"] for one in self.processes() if any(address in url for url in one["urls"]))
 
     def processes(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads((self.data / "processes.json").read_text())["processes"]
+        found: list[dict[str, Any]] = self._told()["processes"]
         return found
+
+    @property
+    def brokers_url(self) -> str:
+        """Of all brokers, without the gateway."""
+        return str(self._told()["brokers_url"])
+
+    def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self.data / "processes.json").read_text())
+        return told
 
     def signal(self, name: str, number: signal.Signals) -> None:
         os.kill(self.pids()[name], number)

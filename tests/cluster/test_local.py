@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pulsar
 import pytest
 
 from quire import __version__
+from quire.client import Client
 
 from .local import Cluster, running
 
@@ -47,9 +48,9 @@ def read_all(client: pulsar.Client) -> list[int]:
     return found
 
 
-def client_of(cluster: Cluster) -> pulsar.Client:
+def client_of(cluster: Cluster, url: str = "") -> pulsar.Client:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    return pulsar.Client(cluster.service_url, logger=quiet, operation_timeout_seconds=60)
+    return pulsar.Client(url or cluster.service_url, logger=quiet, operation_timeout_seconds=60)
 
 
 async def test_every_member_tells_its_version(cluster: Cluster) -> None:
@@ -81,6 +82,67 @@ async def test_publishing_goes_on_when_a_bookie_and_then_the_topics_broker_is_ki
     await cluster.restart_dead(owner)
     assert await asyncio.to_thread(read_all, client) == list(range(150))
     await asyncio.to_thread(client.close)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", ["stock", "quire"])
+async def test_clients_of_the_brokers_themselves_need_no_gateway(cluster: Cluster, kind: str) -> None:
+    url = cluster.brokers_url
+    assert len(url.split(",")) == 2
+    owner = cluster.at(await cluster.owner(TOPIC))
+    cluster.signal("gateway", signal.SIGKILL)
+    client, publish = await (stock_publisher(cluster, url) if kind == "stock" else own_publisher(url))
+    await publish(50)
+
+    cluster.signal(owner, signal.SIGKILL)
+    async with asyncio.timeout(STALL_S_MAX):
+        await publish(50)
+    other = next(name for name in cluster.pids("broker") if name != owner)
+    await cluster.restart_dead(owner, "gateway")
+    assert cluster.brokers_url == url
+
+    cluster.signal(other, signal.SIGKILL)  # so the first one is where it was
+    async with asyncio.timeout(STALL_S_MAX):
+        await publish(50)
+    reading = client_of(cluster, url)
+    assert await asyncio.to_thread(read_all, reading) == list(range(150))
+    await asyncio.to_thread(reading.close)
+    await client()
+
+
+Closing = Callable[[], Awaitable[None]]
+Publishing = Callable[[int], Awaitable[None]]
+
+
+async def stock_publisher(cluster: Cluster, url: str) -> tuple[Closing, Publishing]:
+    client = client_of(cluster, url)
+    producer = await asyncio.to_thread(Producer, client)
+
+    async def publish(count: int) -> None:
+        await asyncio.to_thread(producer.publish, count)
+
+    async def close() -> None:
+        await asyncio.to_thread(client.close)
+
+    return close, publish
+
+
+async def own_publisher(url: str) -> tuple[Closing, Publishing]:
+    client = await Client(url).__aenter__()
+    producer = client.producer(TOPIC)
+    await producer.__aenter__()
+    sent = 0
+
+    async def publish(count: int) -> None:
+        nonlocal sent
+        for _ in range(count):
+            await producer.send(b"%d" % sent)
+            sent += 1
+
+    async def close() -> None:
+        await client.__aexit__(None, None, None)
+
+    return close, publish
 
 
 @pytest.mark.chaos
