@@ -40,6 +40,7 @@ from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import BookieDirectory, ClusterDirectory
 from quire.ledger.ledgers import Ledgers
+from quire.ledger.reach import Reach
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import begin_cluster, find_cluster, is_begun
@@ -185,6 +186,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
         ownership.reports.tell_lag(watchdog.lag_s_max)
+        reach = Reach(wals or bookies, ledgers.ack_quorum, ownership.shedding.look_soon)
+        ownership.reports.tell_cannot_write(lambda: reach.why_not)
         traced, to_brokers = tracing(parts, telemetry, "broker", name, clock), tls.to_brokers(security)
         services = Services(
             settings, store, ledgers, archive, clock, to_brokers, tracing=traced, security=secured
@@ -213,6 +216,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         await send_metrics(parts, telemetry, "broker", name, application[SCRAPES])
         await running.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(running.stop)
+        await parts.start(reach)
         if (publishing := audit_topic(secured, running.addresses)) is not None:
             await parts.start(publishing)
         await parts.start(repair)

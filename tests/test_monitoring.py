@@ -44,7 +44,7 @@ OF_THE_MACHINE: Final = {
 NOT_THERE: Final = re.compile(
     r"quire_(gateway|repair|security|wal)_\w+"
     r"|quire_bookie_(bytes_in_flight\w*|damage\w+|retired|scrub_\w+)"
-    r"|quire_serving_(bundles_(moved|split)_total|bundles_owned|session\w+|untraced_total)"
+    r"|quire_serving_(bundles_(moved|split)_total|bundles_owned|cannot_write|session\w+|untraced_total)"
     r"|quire_namespace_subscriptions_blocked"  # by the reasons that alerts ask for
 )
 """What a standalone that is well, without security, has no samples of."""
