@@ -82,6 +82,7 @@ MUST_BE_SEEN = {
         "add FENCED": 5,
         "session lost": 200,
         "bundle moved": 60,
+        "broker gave all up": 10,
         "bundle split": 8,
         "message trimmed": 10_000,
         "seek by id": 100,
