@@ -108,9 +108,10 @@ helm:
 	GOBIN=$(CURDIR)/build/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
 	GOBIN=$(CURDIR)/build/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
 
-# Alert rules and the dashboard, after a change of runtime/metric_table.py or of the script itself.
+# Alert rules and the dashboard, after a change of runtime/metric_table.py or of the script itself. Alerts lead to the
+# runbook in this clone, or to yours: RUNBOOK='https://wiki/quire/runbook.html#%s'
 monitoring: $(VENV)/.dev
-	$(BIN)/python -m deploy.monitoring.generate
+	$(if $(RUNBOOK),RUNBOOK='$(RUNBOOK)') $(BIN)/python -m deploy.monitoring.generate
 
 wheel: $(VENV)/.run
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .

@@ -22,8 +22,9 @@ from quire.bookie.registration import describe
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.audit_topic import audit_topic
+from quire.cli.broker_parts import broker_checks, start_archive, start_sidecars, start_wals
 from quire.cli.doors import Doors, http_url_tls, open_doors, with_tls
-from quire.cli.members import bookie_machine, broker_checks, make_member
+from quire.cli.members import bookie_machine, make_member
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import Given, StandaloneSettings, check_file, wal_defaults
 from quire.cli.telemetry import tracing
@@ -146,7 +147,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         look_at_metadata(process.metadata)
         secured = parts.security(security, clock)
         doors.audit(secured)
-        archive = await parts.archive(process.archive)
+        archive = await start_archive(parts, process.archive)
         imports = DaemonThreads(1, "imports")
         parts.callback(imports.close, IMPORT_S)
         imported = imports.submit(import_module, "quire.serving.broker")
@@ -175,7 +176,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         broker.addresses.http_url_tls = http_url_tls(broker_settings.advertise_tls, doors)
         metrics: list[MetricSource] = [storage.metrics, watchdog.metrics]
         if broker_settings.archive_sidecars and broker.offloading is not None:
-            metrics += await parts.sidecars(process.archive, broker.offloading.offloader)
+            metrics += await start_sidecars(parts, process.archive, broker.offloading.offloader)
         broker.admin.member = make_member(
             STANDALONE,
             doors.urls[0].partition("://")[2],
@@ -201,7 +202,7 @@ async def _write_ahead_log(parts: Parts, settings: WalSettings, store: MetadataS
     """On object storage, in the place of a bookie."""
     from quire.wal.collector import Collector
 
-    wals = await parts.wals(settings, store, SystemClock(), STANDALONE, LocalDirectory())
+    wals = await start_wals(parts, settings, store, SystemClock(), STANDALONE, LocalDirectory())
     await parts.start(Collector(wals.context, wals.own_wal, lambda: True))
     return wals
 

@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 import click
 
 from quire.cli.audit_topic import audit_topic
+from quire.cli.broker_parts import broker_checks, start_archive, start_sidecars, start_wals
 from quire.cli.doors import EVERYWHERE, http_url_tls, open_doors, with_tls
-from quire.cli.members import broker_checks, make_member
+from quire.cli.members import make_member
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.rest import serve_rest
 from quire.cli.settings import (
@@ -40,6 +41,7 @@ from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import BookieDirectory, ClusterDirectory
 from quire.ledger.ledgers import Ledgers
+from quire.ledger.reach import Reach
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import begin_cluster, find_cluster, is_begun
@@ -168,7 +170,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         look_at_metadata(process.metadata)
         secured = parts.security(security, clock, calls_brokers=True)
         doors.audit(secured)
-        archive = await parts.archive(process.archive) if process.archive else None
+        archive = await start_archive(parts, process.archive) if process.archive else None
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)
         if process.new_cluster and not await is_begun(store):
@@ -179,12 +181,14 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         bookies = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))
         wals = None
         if configuration.wal.values.wal:
-            wals = await parts.wals(configuration.wal.values, store, clock, name, bookies)
+            wals = await start_wals(parts, configuration.wal.values, store, clock, name, bookies)
         ledgers = await _ledgers(parts, configuration, store, wals or bookies)
         ownership = ClusterOwnership(
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
         ownership.reports.tell_lag(watchdog.lag_s_max)
+        reach = Reach(wals or bookies, ledgers.ack_quorum, ownership.shedding.look_soon)
+        ownership.reports.tell_cannot_write(lambda: reach.why_not)
         traced, to_brokers = tracing(parts, telemetry, "broker", name, clock), tls.to_brokers(security)
         services = Services(
             settings, store, ledgers, archive, clock, to_brokers, tracing=traced, security=secured
@@ -204,13 +208,14 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             metrics.append(wals.metrics)
             await parts.start(Collector(wals.context, wals.own_wal, lambda: repair.is_coordinator))
         if settings.archive_sidecars and running.offloading is not None:
-            metrics += await parts.sidecars(process.archive, running.offloading.offloader)
+            metrics += await start_sidecars(parts, process.archive, running.offloading.offloader)
         wal_url = configuration.wal.values.wal
         checks = broker_checks(running, process.metadata, metrics, archive, wal_url, to_metadata)
         running.admin.member = make_member("broker", name, Machine(), configuration.all, security, checks)
         await serve_rest(parts, make_app(running, metrics), doors, telemetry, "broker", name)
         await running.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(running.stop)
+        await parts.start(reach)
         if (publishing := audit_topic(secured, running.addresses)) is not None:
             await parts.start(publishing)
         await parts.start(repair)

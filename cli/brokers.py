@@ -48,6 +48,7 @@ def list_brokers(admin: Admin) -> Answer:
         "load": "load",
         "rest": "httpUrl",
         "version": "version",
+        "note": lambda row: f"cannot write: {why}" if (why := row.get("cannotWrite")) else "",
     }
     return Answer(rows, table_of(rows, columns, right=("bundles", "topics", "load")))
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,10 +19,6 @@ from quire.runtime.metrics import MetricSource
 from quire.runtime.redaction import hidden
 from quire.runtime.settings import Loaded
 from quire.security.configuration import Configuration
-from quire.tiering.archive import Archive
-
-if TYPE_CHECKING:
-    from quire.serving.broker import Broker  # a bookie has none
 
 
 def places_of(settings: BookieSettings) -> tuple[Place, ...]:
@@ -58,27 +54,6 @@ def make_member(
         found["certificates"] = member_checks.certificates(security)
     tables = hidden(msgspec.to_builtins(security)) if security != Configuration() else None
     return Member(kind, name, machine=machine, checks=found, settings=settings, more={"security": tables})
-
-
-def broker_checks(
-    broker: Broker,
-    metadata_url: str,
-    counted: Sequence[MetricSource],
-    archive: Archive | None,
-    wal_url: str,
-    tls: Callable[[], SSLContext] | None = None,
-) -> dict[str, Check]:
-    """`wal_url` is empty where bookies keep what is published."""
-    checks = {
-        "the metadata store": member_checks.metadata(broker.services.store, metadata_url, tls),
-        "its counters": member_checks.counters(broker.metrics, *counted),
-        "subscriptions": member_checks.subscriptions(broker.admin.metrics.collect),
-    }
-    if archive is not None:
-        checks["the archive"] = member_checks.archive(archive.store)
-    if wal_url:
-        checks["the write-ahead log's store"] = member_checks.write_ahead_log(wal_url)
-    return checks
 
 
 def process_checks(

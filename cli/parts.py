@@ -1,4 +1,6 @@
-"""What processes are made of: sockets, the watchdog, stores, and parts that start and stop.
+"""What every process is made of: sockets, the watchdog, the metadata store, and parts that start and stop.
+
+What only those with a broker have is in `broker_parts`: who restarts a gateway has clients wait for what it imports.
 
 `Parts` is the stack of what a process has begun: all of it is undone in reverse order when the process ends, or when a
 later part fails. So a process is one function that reads like a list of its parts.
@@ -6,43 +8,29 @@ later part fails. So a process is one function that reads like a list of its par
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import logging
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from quire.ledger.directory import BookieDirectory
 from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.store import MetadataStore
-from quire.objects.open import open_for_log
-from quire.objects.open import open_store as open_archive
-from quire.runtime.clock import Clock, SystemClock
+from quire.runtime.clock import Clock
 from quire.runtime.credentials import NOBODY, Credentials
-from quire.runtime.errors import ConfigurationError, Unavailable
-from quire.runtime.limits import HTTP_CONNECTIONS_MAX, WAL_CACHE_BYTES
-from quire.runtime.metrics import MetricSource
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import HTTP_CONNECTIONS_MAX
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import Configuration
 from quire.security.listener import HANDSHAKES_MAX
-from quire.spark_source.sidecar.process import SidecarBuilder, is_possible
-from quire.tiering.archive import Archive
-from quire.tiering.offload import Offloader
-from quire.wal.settings import WalSettings
 
 if TYPE_CHECKING:
     from quire.security.security import Security
-    from quire.wal.directory import WalDirectory
 
-log = logging.getLogger(__name__)
-
-ARCHIVE_ANSWERS_S: Final = 10.0
 FILES_BESIDE_CONNECTIONS: Final = 1_000 + HTTP_CONNECTIONS_MAX + 2 * HANDSHAKES_MAX
 """Journal, entry logs, index, archive, REST, and handshakes on two ports with TLS."""
 
@@ -71,51 +59,6 @@ class Parts(AsyncExitStack):
         watchdog.start()
         self.callback(watchdog.stop)
         return watchdog
-
-    async def archive(self, url: str) -> Archive:
-        """Refuses one that can never work; one that does not answer now is only told of, for brokers must start."""
-        archive = Archive(open_archive(url), SystemClock())
-        self.push_async_callback(archive.close)
-        try:
-            async with asyncio.timeout(ARCHIVE_ANSWERS_S):
-                await archive.store.prepare()
-        except Unavailable as error:
-            log.warning("the archive does not answer, so nothing moves there for now: %s", error)
-        except TimeoutError:
-            log.warning("the archive at %s hangs, so nothing moves there for now", url)
-        return archive
-
-    async def wals(
-        self,
-        settings: WalSettings,
-        metadata: MetadataStore,
-        clock: Clock,
-        broker: str,
-        bookies: BookieDirectory,
-    ) -> WalDirectory:
-        """Where `broker` keeps what is published, and finds what others kept. Refuses a store that cannot hold it."""
-        from quire.wal.context import WalContext  # who has bookies starts without
-        from quire.wal.directory import WalDirectory
-        from quire.wal.run_reader import run_cache
-
-        objects = open_for_log(settings.wal, settings.threads)
-        self.push_async_callback(objects.close)
-        cache = run_cache(WAL_CACHE_BYTES)
-        self.push_async_callback(cache.close)
-        context = WalContext(objects, metadata, cache, clock, settings, broker)
-        return await self.start(WalDirectory(context, bookies))
-
-    async def sidecars(self, archive_url: str, offloader: Offloader) -> Sequence[MetricSource]:
-        """Have sidecars of archived segments built, in a process of its own; returns what it counts."""
-        if not is_possible():
-            log.info(
-                "sidecars of archived segments are not built here, for pyarrow is not installed: pip install "
-                "'quire[spark]', or let `quire archive sidecars build` do it elsewhere"
-            )
-            return ()
-        builder = await self.start(SidecarBuilder(archive_url))
-        offloader.on_archived(builder.look)
-        return (builder.metrics,)
 
     async def metadata(
         self,

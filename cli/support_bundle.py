@@ -98,7 +98,8 @@ def command(
     except OSError as error:
         raise ConfigurationError(f"cannot write {file}: {error.strerror}") from None
     missing = f", {len(bundle.missing)} things missing (missing.txt)" if bundle.missing else ""
-    said = f"wrote {file}, {size(file.stat().st_size)}, of {bundle.members} processes{missing}"
+    processes = "1 process" if bundle.members == 1 else f"{bundle.members} processes"
+    said = f"wrote {file}, {size(file.stat().st_size)}, of {processes}{missing}"
     done(said, file=str(file), members=bundle.members, missing=bundle.missing).say(as_json)
 
 

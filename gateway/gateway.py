@@ -123,13 +123,14 @@ class Gateway:
                 connection.keep_alive()
 
     async def stop(self) -> None:
+        """Let clients go last: one that is refused comes back later each time, and a new gateway may start at once."""
+        await self.tasks.stop()
+        if self._http is not None:
+            await self._http.cleanup()
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
             connection.close()
-        await self.tasks.stop()
-        if self._http is not None:
-            await self._http.cleanup()
         await self.brokers.stop()
 
     def metrics(self) -> Values:

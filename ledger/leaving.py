@@ -3,8 +3,8 @@
 A writer leaves a bookie that fails it, but what it wrote before stays on the bookie, and repair must not touch the
 record of a ledger that is open. So a ledger that names a bookie whose copy repair wants to replace is handed to its
 owner to begin another one; then it is closed, and repair copies it. Such a bookie is drained, or has been gone for so
-long that it counts as lost, or came back as another incarnation, which may have lost the blocks of the one before, or
-has reported that its copy is damaged (`reported`).
+long that it counts as lost, or was given up by an operator, or came back as another incarnation, which may have lost
+the blocks of the one before, or has reported that its copy is damaged (`reported`).
 Nothing is in danger meanwhile: every confirmed block has its ack quorum. So this is done a few at a time, and not for a
 bookie that merely restarts.
 """
@@ -40,16 +40,18 @@ class Leaving:
         writers: Mapping[int, LedgerWriter],
         used: Collection[BookieId],
         damaged: Collection[tuple[str, int]] = (),
+        given_up: Collection[str] = (),
     ) -> set[int]:
         """Ids of ledgers that should end, `PER_LOOK_MAX` at most.
 
         `used`: the bookies that were ever written to; one that went before the first look is missed from then on.
-        `damaged`: UUID of the bookie and id of the ledger of copies with a report.
+        `damaged`: UUID of the bookie and id of the ledger of copies with a report. `given_up`: UUIDs
+        of bookies that no operator waits for any more.
         """
         available = {record.uuid: record for record in self._bookies.available()}
         now = self._clock.monotonic()
         self._absences.look({bookie.uuid for bookie in used if not bookie.is_wal}, available, now)
-        gone = self._absences.gone_for_long(now)
+        gone = {*self._absences.gone_for_long(now), *(uuid for uuid in given_up if uuid not in available)}
         unwanted = {
             each for each in used if each.uuid in gone or _is_unwanted(each, available.get(each.uuid))
         }

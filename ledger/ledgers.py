@@ -117,12 +117,13 @@ class Ledgers:
         return any(record.short_of_space for record in self.available())
 
     def follow_damage(self) -> None:
-        """From now on `to_leave` tells of reported damage, too."""
+        """From now on `to_leave` tells of reported damage, and of bookies that were given up, too."""
         self._reported.start()
 
     def to_leave(self) -> set[int]:
         """Open ledgers of this process that should end, so that repair can copy them; see `leaving`."""
-        return self._leaving.look(self._writers, self._parts.loads, self._reported.copies())
+        damaged = self._reported.copies()
+        return self._leaving.look(self._writers, self._parts.loads, damaged, self._reported.given_up)
 
     @property
     def bytes_lagging(self) -> int:

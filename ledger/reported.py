@@ -1,9 +1,9 @@
-"""Which open ledgers of this process have a copy that was reported as damaged.
+"""Which open ledgers of this process have a copy that was reported as damaged, and which bookies were given up.
 
 Repair must not touch the record of an open ledger, so its owner has to hear of the damage, too. A report comes together
 with a change of one node, which is watched; then the queue is listed (`metadata.underreplicated`), and only the records
 of own ledgers are read: there may be very many of others, and a ledger that is not open here never will be. Nothing is
-asked while there is no news.
+asked while there is no news. That an operator gives a bookie up is news of the same node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Container
 
+from quire.ledger.retiring import known_bookies
 from quire.metadata import paths, underreplicated
+from quire.metadata.records import BookieIntent
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.tasks import Tasks
@@ -31,6 +33,8 @@ class Reported:
         self._is_stale = False
         self._reading: asyncio.Task[None] | None = None
         self._copies: tuple[tuple[str, int], ...] = ()
+        self.given_up: frozenset[str] = frozenset()
+        """UUIDs of bookies that an operator gave up, as far as is known."""
 
     def start(self) -> None:
         self._unwatch = self._store.watch(paths.UNDERREPLICATED, self._on_news)
@@ -53,6 +57,10 @@ class Reported:
 
     async def _read(self) -> None:
         try:
+            known = await known_bookies(self._store)
+            self.given_up = frozenset(
+                uuid for uuid, record in known.items() if record.intent is BookieIntent.GIVE_UP
+            )
             own = [each async for each in underreplicated.listed(self._store) if each in self._own]
             found = [copy for ledger_id in own for copy in await self._damaged(ledger_id)]
         except QuireError as error:

@@ -514,6 +514,9 @@ class LoadRecord(Record, frozen=True):
     lag_ms: int = 0
     """By how much its event loop was late at most, in the last minute."""
 
+    cannot_write: str = ""
+    """Why it cannot write though bookies are there; empty when it can."""
+
 
 R = TypeVar("R", bound=Record)
 

@@ -137,6 +137,12 @@ METRICS: Final = (
         BROKER,
         "1 while it cannot tell whether its bundles are still its own.",
     ),
+    Metric(
+        "quire_serving_cannot_write",
+        G,
+        BROKER,
+        "1 while too few bookies answer this broker, though enough of them are up.",
+    ),
     Metric("quire_serving_messages_in_total", C, BROKER, "Messages that were published and confirmed."),
     Metric("quire_serving_bytes_in_total", C, BROKER, "Their bytes, as they were sent."),
     Metric(

@@ -17,7 +17,7 @@ FOLDERS = {
     folder.name: folder.parent
     for parent in (ROOT / "serving", ROOT)  # pages name `topic/gate` for `serving/topic/gate.py`
     for folder in parent.iterdir()
-    if folder.is_dir() and any(folder.glob("*.*"))
+    if folder.is_dir() and any(file.is_file() for file in folder.glob("*.*"))  # not `build/bdist.…` of pip
 }
 
 ROOMS = (

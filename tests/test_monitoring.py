@@ -18,6 +18,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import click
 import pytest
 import yaml
 
@@ -43,7 +44,7 @@ OF_THE_MACHINE: Final = {
 NOT_THERE: Final = re.compile(
     r"quire_(gateway|repair|security|wal)_\w+"
     r"|quire_bookie_(bytes_in_flight\w*|damage\w+|retired|scrub_\w+)"
-    r"|quire_serving_(bundles_(moved|split)_total|bundles_owned|session\w+|untraced_total)"
+    r"|quire_serving_(bundles_(moved|split)_total|bundles_owned|cannot_write|session\w+|untraced_total)"
     r"|quire_namespace_subscriptions_blocked"  # by the reasons that alerts ask for
 )
 """What a standalone that is well, without security, has no samples of."""
@@ -138,6 +139,49 @@ def test_an_alert_says_what_to_do_with_what_it_knows(alert: Alert) -> None:
         assert named <= {label.strip() for label in (outer[1] or outer[2] or "").split(",")}
     for group, command in re.findall(r"\bquire ([a-z]+) ([a-z]+)", alert.todo):
         assert command in cli.get_command(None, group).commands, f"quire {group} {command}"  # type: ignore
+
+
+RUNBOOK: Final = (HERE.parents[1] / "docs" / "runbook.md").read_text()
+ENTRIES: Final = {
+    entry.partition("\n")[0]: entry for entry in re.split(r"^##+ ", RUNBOOK, flags=re.MULTILINE)[1:]
+}
+PARTS: Final = ["Means", "Users notice", "Look", "Do", "Over when"]
+
+
+def test_the_runbook_has_an_entry_for_each_alert_in_their_order() -> None:
+    named = [name for name in ENTRIES if name.startswith("Quire")]
+    assert named == [alert.name for alert in EVERY]
+    urls = [rule["annotations"]["runbook_url"] for rule in committed_rules()]
+    assert urls == [f"docs/runbook.md#{name.lower()}" for name in named]
+
+
+def committed_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((HERE / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("alert", EVERY, ids=lambda alert: alert.name)
+def test_an_entry_of_the_runbook_has_all_parts_and_names_what_is_there(alert: Alert) -> None:
+    entry = ENTRIES[alert.name]
+    assert re.findall(r"^- \*\*(.+?)\*\*:", entry, re.MULTILINE) == PARTS
+    for name in re.findall(r"`(quire_\w+)`", entry):
+        labels_of(name)
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`(quire\s[^`]+)`", RUNBOOK))))
+def test_a_command_of_the_runbook_can_be_typed(command: str) -> None:
+    """Its words are commands, its flags are ones that it has, and it has as many arguments as it needs."""
+    _, *words = command.replace("LEDGER", "17").split()
+    group = cli.get_command(None, words[0])  # type: ignore[arg-type]
+    assert group is not None, f"quire has no {words[0]}"
+    made, rest = group, words[1:]
+    while isinstance(made, click.Group) and rest and rest[0] in made.commands:
+        made, rest = made.commands[rest[0]], rest[1:]
+    if isinstance(made, click.Group):
+        assert not rest, f"quire {words[0]} has no {rest[0]}"
+        return
+    with made.make_context(command, list(rest), resilient_parsing=False):
+        pass
 
 
 # -- with Prometheus' own programs

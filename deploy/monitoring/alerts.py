@@ -88,6 +88,11 @@ ALERTS: Final[dict[str, tuple[Alert, ...]]] = {
               "quire_serving_session_in_doubt", "== 1",
               f"{AT} cannot tell whether its bundles are its own and confirms nothing",
               "It does not reach the metadata store: look at ZooKeeper and at the network between them."),
+        Alert("QuireBrokerCannotWrite", CRITICAL, "1m",
+              "quire_serving_cannot_write", "== 1",
+              f"{AT} reaches too few bookies to write",
+              "Look at the network between it and the bookies (quire bookies list), and at its certificates. While "
+              "other brokers can write, they have its bundles; when none can, look at the bookies."),
         Alert("QuireBudgetUsedUp", WARNING, "5m",
               "quire_serving_bytes_in_flight / quire_serving_bytes_in_flight_max", "> 0.9",
               f"{AT} has no budget left: producers wait",

@@ -1,6 +1,6 @@
 """`alerts.yml` and `quire.json`, made from the table of metrics: `make monitoring` writes both anew.
 
-    ALERTS of alerts.py                                  ─▶ alerts.yml    Prometheus' rules
+    ALERTS of alerts.py, each with its `runbook_url`     ─▶ alerts.yml    Prometheus' rules
     ROWS below, then all the rest of metric_table.py     ─▶ quire.json    a dashboard of Grafana
 
 How a metric is charted follows from its row: a counter as its rate, a gauge as it is, a histogram as quantiles or as a
@@ -11,6 +11,7 @@ metric that is not among them has a panel in a folded row of its room, so that n
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, groupby
@@ -25,6 +26,8 @@ from quire.runtime.metric_table import BY_NAME, METRICS
 from quire.runtime.metrics import Kind, Metric
 
 HERE: Final = Path(__file__).parent
+RUNBOOK: Final = os.environ.get("RUNBOOK", "docs/runbook.md#%s")
+"""Where an alert's entry is, as in Prometheus' mixins: `%s` is its name in small letters."""
 MADE: Final = "Made by deploy/monitoring/generate.py: change that, and run `make monitoring`."
 RATE: Final = "[$__rate_interval]"
 CHOSEN: Final = '{namespace=~"$namespace"}'
@@ -47,7 +50,11 @@ def rules() -> str:
                     "expr": one.expr,
                     "for": one.lasts,
                     "labels": {"severity": one.severity},
-                    "annotations": {"summary": one.summary, "description": one.todo},
+                    "annotations": {
+                        "summary": one.summary,
+                        "description": one.todo,
+                        "runbook_url": RUNBOOK % one.name.lower(),
+                    },
                 }
                 for one in alerts
             ],

@@ -20,7 +20,12 @@ Load is what the topics take, not what the machine gives: a broker whose event l
 counts, because its machine is smaller or does other things. One that has lagged for `LAGS_FOR_S` without a break gives
 away its largest bundle, if another broker does not lag, and looks again for as long (`to_relieve`).
 
-The next lookup decides which broker takes the bundle: the least loaded one of that moment, of those that do not lag.
+A broker that cannot write, for too few bookies answer it, serves its topics for nobody. When it has been so for
+`UNFIT_FOR_S` it gives up all that it has at once (`must_give_up`), and takes nothing meanwhile, but only while another
+broker can write: when the bookies are away from all, bundles stay where they are, and each broker goes on by itself.
+
+The next lookup decides which broker takes the bundle: the least loaded one of that moment, of those that can write and
+do not lag.
 """
 
 from __future__ import annotations
@@ -37,6 +42,9 @@ LAG_S: Final = 0.2
 
 LAGS_FOR_S: Final = 90.0
 """The watchdog remembers its largest lag for up to a minute: one stall alone does not last so long."""
+
+UNFIT_FOR_S: Final = 5.0
+"""Others tell that they cannot write either within this time: they look every two seconds, and tell at once."""
 
 BUNDLE: Final = 1.0
 TOPIC: Final = 0.01
@@ -55,6 +63,12 @@ Lags = Mapping[str, float]
 """Of each broker, by how many seconds its event loop was late at most, lately."""
 
 
+def unfit(brokers: Collection[str], cannot_write: Collection[str]) -> set[str]:
+    """Those of `brokers` that cannot write while another one can; none when nobody can."""
+    found = set(brokers) & set(cannot_write)
+    return found if found != set(brokers) else set()
+
+
 def least_loaded(totals: Mapping[str, float]) -> str:
     """The broker with the smallest load; of equals the first by name."""
     return min(totals, key=lambda broker: (totals[broker], broker))
@@ -69,6 +83,16 @@ class Balancer:
         self._moved_at: deque[float] = deque()
         self._looks = 0
         self._lags_since: float | None = None
+        self._unfit_since: float | None = None
+
+    def must_give_up(self, unfit: Collection[str], now: float) -> bool:
+        """Whether to let go of all bundles, of which others can make more than this broker."""
+        if self._me not in unfit:
+            self._unfit_since = None
+            return False
+        if self._unfit_since is None:
+            self._unfit_since = now
+        return now - self._unfit_since >= UNFIT_FOR_S
 
     def to_relieve(self, loads: Loads, lags: Lags, now: float, recent: Collection[str] = ()) -> str | None:
         """The bundle to give away because this broker's loop lags, and another one's does not."""

@@ -70,7 +70,7 @@ class ClusterOwnership:
         self.selection = BrokerSelection(self.registration, self._owners, self.reports, answers or Probe())
         self._handovers = Handovers(store, table, self._owners, self.registration, self.selection)
         self.shedding = LoadShedding(
-            clock, self.registration, table, self.reports, moves_per_minute_max, self.release
+            clock, self.registration, table, self.reports, moves_per_minute_max, self.release, self.give_up
         )
 
     # -- life ------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class ClusterOwnership:
         self._host.drop(lost)
 
     def why_not_ready(self) -> str:
-        return self.registration.why_not_ready()
+        return self.registration.why_not_ready() or self.reports.why_unfit()
 
     # -- who owns it -----------------------------------------------------------------------------------
 
@@ -206,6 +206,13 @@ class ClusterOwnership:
             if held.is_leaving:
                 raise Unavailable(f"bundle {bundle} is being handed over; try again")
             return registration.owner(registration.me)
+        if unfit := self.reports.why_unfit():
+            found = await self._owners.find(bundle)
+            if found is not None and registration.is_me(
+                found.broker
+            ):  # it leads every lookup elsewhere to here
+                await self._delete_node(bundle)
+            raise Unavailable(f"{unfit}; try again")
         epoch, now_ms = self._table.epoch, self._clock.now_ms()
         record = OwnerRecord(broker=registration.me, since_ms=now_ms, why=why)
         try:
@@ -232,6 +239,20 @@ class ClusterOwnership:
         if not self._table.leave(bundle):
             await self._raise_not_owner(bundle)
         await self._handovers.carry_out(self._host, bundle, why)
+
+    async def give_up(self, why: str) -> None:
+        """Let go of all bundles at once. Nothing is closed, for that would be written: the next owners recover it.
+
+        The nodes go first: a client that is sent away while one of them names this broker would come back.
+        """
+        given = [
+            bundle
+            for bundle in self._table.names()
+            if bundle not in self._splitting and self._table.gone(bundle)
+        ]
+        _log.error("giving up %d bundles: %s", len(given), why)
+        await asyncio.gather(*map(self._delete_node, given))
+        self._host.drop(given)
 
     async def _raise_not_owner(self, bundle: str) -> None:
         if bundle in self._handovers:
@@ -297,5 +318,6 @@ class ClusterOwnership:
             "quire_serving_bundles_moved_total": self.shedding.moves_total,
             "quire_serving_bundles_split_total": self.shedding.splits_total,
             "quire_serving_sessions_lost_total": self.registration.sessions_lost_total,
-            "quire_serving_session_in_doubt": bool(self.why_not_ready()),
+            "quire_serving_session_in_doubt": bool(self.registration.why_not_ready()),
+            "quire_serving_cannot_write": self.registration.broker_id in self.reports.cannot_write(),
         }

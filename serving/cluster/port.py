@@ -245,6 +245,7 @@ class SoleOwner:
                 "bundles": len(loads),
                 "topics": sum(one.topics for one in loads),
                 "load": round(sum(one.load for one in loads), 1),
+                "cannotWrite": "",
             }
         ]
 

@@ -39,6 +39,7 @@ class Reports:
         """Clients that were sent to each broker since the last report, and will bring load."""
         self._written: LoadRecord | None = None
         self._lag_s: Callable[[], float] = lambda: 0.0
+        self._cannot_write: Callable[[], str] = lambda: ""
 
     async def start(self, host: BundleHost) -> None:
         """Read what there is and follow it. `host` tells this broker's loads. Raises `Unavailable`."""
@@ -49,6 +50,10 @@ class Reports:
     def tell_lag(self, lag_s: Callable[[], float]) -> None:
         """How late this broker's event loop was lately, in seconds: told with its loads."""
         self._lag_s = lag_s
+
+    def tell_cannot_write(self, why: Callable[[], str]) -> None:
+        """Why this broker cannot write, empty when it can: told with its loads."""
+        self._cannot_write = why
 
     async def stop(self) -> None:
         """Take this broker's loads away, and follow nothing any more."""
@@ -70,7 +75,9 @@ class Reports:
             reports[bundle] = BundleReport(
                 load=round(load.load, 1), topics=load.topics, since_ms=held.since_ms, why=held.why
             )
-        return LoadRecord(bundles=reports, lag_ms=round(self._lag_s() * 1000))
+        return LoadRecord(
+            bundles=reports, lag_ms=round(self._lag_s() * 1000), cannot_write=self._cannot_write()
+        )
 
     async def write(self) -> None:
         """Write this broker's loads, if they changed enough to matter, or are gone.
@@ -121,12 +128,31 @@ class Reports:
             self._me: self._lag_s()
         }
 
+    def cannot_write(self) -> dict[str, str]:
+        """Of each registered broker that cannot write, why."""
+        told = {broker: one.cannot_write for broker, one in self._loads.records.items()}
+        told |= {self._me: self._cannot_write()}
+        return {broker: why for broker in self._registered.records if (why := told.get(broker))}
+
+    def unfit(self) -> set[str]:
+        """See `balance`."""
+        return balance.unfit(self._registered.records, self.cannot_write())
+
+    def why_unfit(self) -> str:
+        """Why this broker should own nothing now, while others can; empty when it may."""
+        why = self._cannot_write()
+        return f"this broker cannot write, and others can: {why}" if why and self._me in self.unfit() else ""
+
     def least_loaded(self, brokers: Mapping[str, BrokerRecord]) -> str:
-        """Of `brokers`, and the clients that were sent there since the last report. One that lags is the last."""
-        lags = self.lags()
-        awake = {broker: one for broker, one in brokers.items() if lags.get(broker, 0.0) < balance.LAG_S}
+        """Of `brokers`, and the clients that were sent there since the last report.
+
+        One that lags is chosen last but for those that cannot write.
+        """
+        lags, unfit = self.lags(), self.unfit()
+        fit = {broker for broker in brokers if broker not in unfit} or set(brokers)
+        awake = {broker for broker in fit if lags.get(broker, 0.0) < balance.LAG_S}
         totals = {broker: sum(loads.values()) + self.sent[broker] for broker, loads in self.loads().items()}
-        return balance.least_loaded({broker: totals.get(broker, 0.0) for broker in awake or brokers})
+        return balance.least_loaded({broker: totals.get(broker, 0.0) for broker in awake or fit})
 
     def _of(self, broker_id: str) -> Mapping[str, BundleReport]:
         if broker_id == self._me:
@@ -138,8 +164,9 @@ class Reports:
 
     def brokers(self) -> list[dict[str, Any]]:
         """A row for each broker, by name."""
+        cannot_write = self.cannot_write()
         return [
-            _broker_row(broker, self._of(broker_id))
+            _broker_row(broker, self._of(broker_id), cannot_write.get(broker_id, ""))
             for broker_id, broker in sorted(self._registered.records.items())
         ]
 
@@ -160,7 +187,9 @@ class Reports:
         return sorted(rows, key=lambda row: (str(row["bundle"]), str(row["broker"])))
 
 
-def _broker_row(broker: BrokerRecord, report: Mapping[str, BundleReport]) -> dict[str, Any]:
+def _broker_row(
+    broker: BrokerRecord, report: Mapping[str, BundleReport], cannot_write: str
+) -> dict[str, Any]:
     return {
         "broker": broker.broker_id,
         "serviceUrl": broker.service_url,
@@ -172,12 +201,13 @@ def _broker_row(broker: BrokerRecord, report: Mapping[str, BundleReport]) -> dic
         "bundles": len(report),
         "topics": sum(one.topics for one in report.values()),
         "load": round(sum(one.load for one in report.values()), 1),
+        "cannotWrite": cannot_write,
     }
 
 
 def _differs(before: LoadRecord, now: LoadRecord) -> bool:
-    """Other bundles, or a load that moved by more than a tenth and more than a little."""
-    if before.bundles.keys() != now.bundles.keys():
+    """Other bundles, a load that moved by more than a tenth and more than a little, or what others judge by."""
+    if before.bundles.keys() != now.bundles.keys() or before.cannot_write != now.cannot_write:
         return True
     if (before.lag_ms >= balance.LAG_S * 1000) != (now.lag_ms >= balance.LAG_S * 1000):
         return True

@@ -42,7 +42,7 @@ class BrokerSelection:
         return await self._owners.find(bundle)
 
     async def candidate(self, *, take: bool) -> BrokerRecord:
-        """The broker that should own a bundle without an owner; with `take` this one, unless it is stopping.
+        """The broker that should own a bundle without an owner; with `take` this one, unless it stops or cannot write.
 
         The client that is sent to another one counts as load there. Raises `Unavailable`.
         """
@@ -57,7 +57,7 @@ class BrokerSelection:
         me, there = self._registration.me, self._reports.registered()
         if self._registration.is_stopping:
             there.pop(me.broker_id, None)
-        elif take or not there:
+        elif (take and not self._reports.why_unfit()) or not there:
             return me
         if not there:
             raise Unavailable("this broker is stopping and there is no other; start one")

@@ -18,6 +18,9 @@ from quire.serving.cluster.table import BundleTable
 REPORT_S: Final = 3.0
 """How often loads are looked at; written when they changed enough to matter."""
 
+UNFIT_LOOK_S: Final = 1.0
+"""How often while this broker cannot write."""
+
 RECENT_MS: Final = 120_000
 """A bundle that came a moment ago is not given away: rates need time to be true."""
 
@@ -25,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoadShedding:
-    """`release` gives away a bundle, and is told why."""
+    """`release` gives away a bundle, `give_up` all of them; both are told why."""
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class LoadShedding:
         reports: Reports,
         moves_per_minute_max: int,
         release: Callable[[str, str], Awaitable[None]],
+        give_up: Callable[[str], Awaitable[None]],
     ) -> None:
         self._clock = clock
         self._registration = registration
@@ -42,6 +46,8 @@ class LoadShedding:
         self._reports = reports
         self._balancer = Balancer(registration.broker_id, moves_per_minute_max)
         self._release = release
+        self._give_up = give_up
+        self._soon = asyncio.Event()
         self.host: BundleHost
         """From the start on."""
         self.moves_total = 0
@@ -50,7 +56,7 @@ class LoadShedding:
     async def run(self) -> None:
         """Look at the loads for ever."""
         while True:
-            await asyncio.sleep(REPORT_S)
+            await self._until_next()
             try:
                 await self.look()
             except (Unavailable, OutcomeUnknown) as error:
@@ -58,9 +64,25 @@ class LoadShedding:
             except QuireError as error:  # a bundle went while others were handed over
                 _log.info("loads are looked at again later: %s", error)
 
+    def look_soon(self) -> None:
+        """Whether this broker can write has changed."""
+        self._soon.set()
+
+    async def _until_next(self) -> None:
+        try:
+            async with asyncio.timeout(UNFIT_LOOK_S if self._reports.cannot_write() else REPORT_S):
+                await self._soon.wait()
+        except TimeoutError:
+            pass
+        self._soon.clear()
+
     async def look(self) -> None:
         """Report this broker's loads, and give away what is too much. Raises `Unavailable`, `OutcomeUnknown`."""
         await self.report()
+        if self._balancer.must_give_up(self._reports.unfit(), self._clock.monotonic()) and len(self._table):
+            await self._give_up(self._reports.why_unfit())
+        if self._reports.why_unfit():
+            return
         young = self._clock.now_ms() - RECENT_MS
         recent = [
             name for name in self._table.names() if (held := self._table.get(name)) and held.since_ms > young

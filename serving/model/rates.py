@@ -16,19 +16,22 @@ WINDOW_S: Final = 10.0
 class Totals:
     """What all topics of a bundle did since the broker started; unlike a topic's own counters these never fall."""
 
-    messages_in: int = 0
     bytes_in: int = 0
     messages_out: int = 0
     bytes_out: int = 0
     redelivered: int = 0
     acked: int = 0
     publish_s: Histogram = field(default_factory=Histogram)
+    """Of each message: so it knows how many there were."""
     dispatch_s: Histogram = field(default_factory=Histogram)
     ack_s: Histogram = field(default_factory=Histogram)
 
+    @property
+    def messages_in(self) -> int:
+        return self.publish_s.count
+
     def add(self, other: Totals) -> None:
         """Count what `other` counted as well."""
-        self.messages_in += other.messages_in
         self.bytes_in += other.bytes_in
         self.messages_out += other.messages_out
         self.bytes_out += other.bytes_out
@@ -84,7 +87,6 @@ class Received:
         self.messages += messages
         self.bytes += byte_count
         totals = self._totals
-        totals.messages_in += messages
         totals.bytes_in += byte_count
         publish_s = totals.publish_s  # as `observe` does it, without a call for each block
         publish_s.counts[bisect_left(publish_s.bounds, took_s)] += messages

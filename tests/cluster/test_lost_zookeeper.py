@@ -14,18 +14,16 @@ import pytest
 from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.runtime.errors import NotFound, Unavailable
-from quire.testing.zookeeper_server import free_port
 from tests.cli.running import quire
 from tests.cluster.versions import MixedCluster, mixed_cluster
 
 TOPIC = "persistent://public/default/t"
-MEMBERS = ("bookie-1", "bookie-2", "bookie-3", "broker-1", "gateway")
+MEMBERS = ("bookie-1", "bookie-2", "bookie-3", "broker-1", "gateway-1", "gateway-2")
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[MixedCluster]:
-    address, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    async with mixed_cluster(tmp_path / "cluster", address, http) as made:
+    async with mixed_cluster(tmp_path / "cluster") as made:
         for name in MEMBERS:
             await made.run(name, None)
         yield made

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from quire.cli.processes import Child
-from quire.testing.zookeeper_server import ZooKeeperServer
+from quire.testing.zookeeper_server import ZooKeeperServer, free_port
 from tests.cluster.zookeeper import own_zookeeper
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -49,15 +49,19 @@ def _git(*words: str) -> bytes:
 
 
 class MixedCluster:
-    """ZooKeeper, bookies, brokers and a gateway. `modules` is the other version, None this one."""
+    """ZooKeeper, bookies, brokers and two gateways. `modules` is the other version, None this one."""
 
-    def __init__(self, data: Path, zookeeper: ZooKeeperServer, address: str, http: str) -> None:
+    def __init__(self, data: Path, zookeeper: ZooKeeperServer) -> None:
         self.data = data
         self.zookeeper = zookeeper
-        self.service_url, self.http_url = f"pulsar://{address}", f"http://{http}"
+        self._gateways = {
+            name: {"listen": f"127.0.0.1:{free_port()}", "http": f"127.0.0.1:{free_port()}"}
+            for name in ("gateway-1", "gateway-2")
+        }
+        self.service_url = "pulsar://" + ",".join(one["listen"] for one in self._gateways.values())
+        self.http_url = f"http://{self._gateways['gateway-1']['http']}"
         self.members: dict[str, Child] = {}
         self._metadata = f"{zookeeper.url}/quire?session_timeout=4s"
-        self._gateway = {"listen": address, "http": http}
 
     async def run(self, name: str, modules: Path | None) -> None:
         """Start `name`, `bookie-1` for one, in place of the one that there is, which is stopped first."""
@@ -74,7 +78,7 @@ class MixedCluster:
         elif kind == "broker":
             flags |= {"archive": f"file://{self.data / 'archive'}", "archive-delay-ms": "1s"}
         else:
-            flags |= self._gateway
+            flags |= self._gateways[name]
         words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
         where = [] if modules is None else ["env", f"PYTHONPATH={modules}"]
         argv = [*where, sys.executable, "-P", "-m", "quire", kind, *words]
@@ -90,9 +94,9 @@ class MixedCluster:
 
 
 @asynccontextmanager
-async def mixed_cluster(data: Path, address: str, http: str) -> AsyncIterator[MixedCluster]:
+async def mixed_cluster(data: Path) -> AsyncIterator[MixedCluster]:
     with own_zookeeper(data) as server:
-        cluster = MixedCluster(data, server, address, http)
+        cluster = MixedCluster(data, server)
         try:
             yield cluster
         finally:

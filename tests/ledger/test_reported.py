@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quire.ledger.bookies import Bookies
 from quire.ledger.writer import LedgerWriter
 from quire.metadata import paths
 from quire.metadata.underreplicated import Reports, damage_reports
@@ -58,6 +59,19 @@ async def test_a_report_of_a_bookie_that_the_ledger_does_not_name_ends_nothing(c
     writer = await written(cluster)
     (stranger,) = {str(each.bookie) for each in cluster.bookies} - {*writer.core.fragments[-1].bookies}
     await report(cluster, stranger, writer.ledger_id)
+    assert await known(cluster) == set()
+
+
+async def test_what_names_a_bookie_that_was_given_up_is_to_end_at_once(cluster):
+    writer, operators = await written(cluster), Bookies(cluster.ledgers)
+    gone = writer.core.fragments[-1].bookies[0].partition(":")[0]
+    cluster.directory.leave(gone)
+    assert await known(cluster) == set(), "it may be restarting"
+    await operators.recover(gone)
+    await turns_until(lambda: cluster.ledgers._reported._is_stale)
+    assert await known(cluster) == {writer.ledger_id}
+    await operators.keep(gone)
+    await turns_until(lambda: cluster.ledgers._reported._is_stale)
     assert await known(cluster) == set()
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 from aiohttp import web
 
 from quire.ledger.ledgers import Ledgers, LedgerWriter, WriterListener
+from quire.ledger.reach import Reach
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.app import make_app
@@ -31,7 +32,7 @@ from .objects import SimulatedBucket, SimulatedObjects
 from .oracle import Oracle
 from .peers import SimulatedPeers
 from .plan import Plan
-from .world import SimulatedClock
+from .world import SimulatedClock, World
 
 PORT: Final = 6650
 
@@ -83,6 +84,16 @@ class _Watched:
         self._listener.failed(error)
 
 
+class WatchedOwnership(ClusterOwnership):
+    """Tells when it gives up all that it has."""
+
+    world: World
+
+    async def give_up(self, why: str) -> None:
+        self.world.saw("broker gave all up")
+        await super().give_up(why)
+
+
 class BrokerHost(SimulatedHost):
     def __init__(self, cluster: Cluster, bucket: SimulatedBucket, number: int) -> None:
         super().__init__(cluster, f"broker-{number}")
@@ -130,11 +141,15 @@ class BrokerHost(SimulatedHost):
         assert isinstance(base.ledgers, WatchedLedgers)
         base.ledgers.oracle = self.cluster.oracle
         archive = Archive(SimulatedObjects(self.bucket, self.world), self.clock, unique=self._unique)
-        ownership = ClusterOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
+        ownership = WatchedOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
+        ownership.world = self.world
         with mock.patch.object(fan_out, "Peers", lambda *_: SimulatedPeers(self.cluster, self.host)):
             broker = Broker(Services(self.settings, store, base.ledgers, archive, self.clock), ownership)
         broker.addresses.http_url = self.http_url
+        reach = Reach(base.directory, self.cluster.plan.ack_quorum, ownership.shedding.look_soon)
+        ownership.reports.tell_cannot_write(lambda: reach.why_not)
         await broker.start()
+        reach.start()
         base.repair.start()
         return broker
 

@@ -38,11 +38,12 @@ from typing import Any, Final
 from unittest import mock
 
 from quire.client import EARLIEST, Client, ConsumerBusy
+from quire.ledger import reach
 from quire.ledger.state_log import StateLog
 from quire.metadata import paths, topics
 from quire.metadata.records import LedgerRecord, LedgerState, TopicRecord, decode
 from quire.runtime.errors import Unavailable
-from quire.serving.cluster import offloading, rounds
+from quire.serving.cluster import balance, offloading, rounds
 from quire.tiering import offload
 
 from .application import CLIENT, CLIENT_TYPES, CONSUMER, Application
@@ -84,6 +85,9 @@ def adverse_times(rng: Random) -> Iterator[None]:
         mock.patch.object(offload, "BACKOFF_MAX_S", 2.0),
         mock.patch.object(offloading, "ADOPT_AFTER_S", 1.0),
         mock.patch.object(rounds, "TICK_S", 0.7),
+        mock.patch.object(reach, "LOOK_S", 0.5),
+        mock.patch.object(reach, "ANSWER_S", 0.5),
+        mock.patch.object(balance, "UNFIT_FOR_S", 2.0),
         mock.patch.dict(defaults, {"roll_bytes": rng.choice((2_000, 20_000))}),
         mock.patch.object(topics, "uuid4", lambda: mock.Mock(hex=f"{unique(128):032x}")),
     ):
@@ -301,6 +305,14 @@ class BrokerCluster(Cluster):
             self.network.cut(application.host, host.host)
             self.network.reset(application.host, host.host)
             self.world.later(event.second, self.network.heal, application.host, host.host)
+
+    def _cut_off(self, event: Event) -> None:
+        """A broker does not reach the bookies, and holds its session."""
+        broker = self._broker(event.target).host
+        pairs = [pair for each in self.machines for pair in ((broker, each.host), (each.host, broker))]
+        for pair in pairs:
+            self.network.cut(*pair)
+        self.world.later(event.first, self._join, pairs)
 
     def _archive_trouble(self, event: Event) -> None:
         self.bucket.trouble = event.second

@@ -192,6 +192,7 @@ def draw(seed: int, kind: str) -> Plan:
     if kind == "wal":
         plan = replace(plan, bookies=0, clients=rng.choice((2, 2, 3)), write_quorum=1, ack_quorum=1, lossy=-1)
     events = [*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan), *_rots(plan)]
+    events += _cuts_off(plan)
     if ruins := _ruins(plan):
         events = [event for event in events if event.kind not in UNJUDGED_IN_RUIN] + ruins
     events.sort()
@@ -270,6 +271,16 @@ def _of_brokers(plan: Plan) -> list[Event]:
         )
         for at_s in times
     ]
+
+
+def _cuts_off(plan: Plan) -> list[Event]:
+    """Brokers do not reach the bookies, one of them or all. Drawn apart, as traits are."""
+    if plan.kind != "cluster":
+        return []
+    rng = Random(f"{plan.seed}/{plan.kind}/cuts off")
+    count = rng.choice((0, 0, 1, 2))
+    times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(count))
+    return [Event(at_s, "cut_off", rng.randrange(8), rng.choice((1.0, 4.0, 8.0))) for at_s in times]
 
 
 def _halves(plan: Plan) -> list[Event]:

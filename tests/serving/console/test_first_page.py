@@ -36,5 +36,8 @@ async def test_the_first_pages_are_small_and_quick_with_ten_thousand_topics(
                     assert answer.status == 200
                     size += len(await answer.read())
             taken.append(time.perf_counter() - began)
+        print(
+            f"{paths[-1]}: {size} bytes with the files, {min(taken) * 1e3:.0f} to {max(taken) * 1e3:.0f} ms"
+        )
         assert size <= PAGE_BYTES_MAX, f"{paths} and the files have {size} bytes"
         assert min(taken) <= PAGE_S_MAX, f"{paths} take {min(taken):.3f} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.serving.cluster.balance import LAG_S, SLACK, Balancer, least_loaded
+from quire.serving.cluster.balance import LAG_S, SLACK, Balancer, least_loaded, unfit
 
 
 def looks(
@@ -127,3 +127,18 @@ def test_a_stall_or_a_machine_that_is_slow_for_all_moves_nothing():
     for now in range(1_000, 2_000, 3):
         assert balancer.to_relieve(loads, {"a": LAG_S, "b": LAG_S}, float(now)) is None
     assert balancer.to_relieve({"a": {"x": 5.0}}, {"a": LAG_S}, 3_000.0) is None
+
+
+def test_a_broker_that_cannot_write_gives_up_after_a_while_unless_nobody_can():
+    balancer = Balancer("a", 10)
+    assert [balancer.must_give_up({"a"}, now) for now in (0.0, 4.9, 5.0, 6.0)] == [False, False, True, True]
+    assert not balancer.must_give_up(unfit("ab", "ab"), 7.0), "nobody can"
+    assert not balancer.must_give_up(unfit("ab", "a"), 8.0), "the time begins anew"
+    assert balancer.must_give_up(unfit("ab", "a"), 13.0)
+    assert not Balancer("b", 10).must_give_up(unfit("ab", "a"), 100.0)
+
+
+def test_who_is_unfit():
+    assert unfit("abc", "a") == {"a"}
+    assert unfit("abc", ("a", "b", "gone")) == {"a", "b"}
+    assert unfit("ab", ("a", "b")) == unfit("a", "a") == unfit("a", ()) == set()

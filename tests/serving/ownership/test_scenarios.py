@@ -17,6 +17,8 @@ diff. Brokers are capital letters on one metadata store in memory; bundles are w
     kill A                it takes no connections any more
     bury A                its session is over
     deafen A              its REST interface does not answer
+    A cannot write        too few bookies answer it
+    A can write           ... and enough of them again
     steal x               somebody deletes the owner's node
     stop A
 """
@@ -138,6 +140,9 @@ class Stage:
                     await self.stores[name].close()
                 case [name, "looks"]:
                     await self.brokers[name].shedding.look()
+                case [name, "cannot" | "can" as which, "write"]:
+                    why = "no bookie answers it" if which == "cannot" else ""
+                    self.brokers[name].reports.tell_cannot_write(lambda: why)
                 case [name, "is", "asked", "for", bundle]:
                     await self.brokers[name].require(full(bundle), take=False)
                     self.said.append("served")

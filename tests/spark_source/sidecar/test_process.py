@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from quire.cli import parts as parts_module
+from quire.cli import broker_parts as parts_module
+from quire.cli.broker_parts import start_sidecars
 from quire.cli.parts import Parts
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.limits import SIDECAR_PROCESS_BYTES_MAX
@@ -337,7 +338,7 @@ async def test_without_pyarrow_it_says_what_to_do(
     offloader: Offloader = None  # type: ignore[assignment]
     with caplog.at_level(logging.INFO):
         async with Parts() as parts:
-            assert await parts.sidecars(f"file://{tmp_path}", offloader) == ()
+            assert await start_sidecars(parts, f"file://{tmp_path}", offloader) == ()
     assert "pyarrow is not installed" in caplog.text
 
 
