@@ -6,7 +6,8 @@ both can agree on. The rules are BookKeeper's, with the repairs that its users a
 each core cites the rule it keeps by name.
 
 Read in this order: `states` (what a ledger's record may become), `writer_core` and `recovery_core` (the two state
-machines, without I/O), `placement`, `outbox` (one request per bookie and turn), `owned_node`, `writer`, `idle`,
+machines, without I/O), `placement`, `outbox` (one request per bookie and turn), `labels` (whose blocks they are, told to the bookies),
+`owned_node`, `writer`, `idle`,
 `narrow`, `parts`, `recovery`, `answers`, `patience`, `replicas`, `holes`, `reader` (their shells), `loss` (what is
 lost for good, and given up), `deletion`, `flushed`, `settings` and `ledgers` (the door through which other rooms come
 in),

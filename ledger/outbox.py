@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from quire.ledger.writer_core import Pending, Replica, WriterCore
+from quire.ledger.writer_core import Asker, Pending, Replica
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX
 from quire.wire.block import Buffer
 from quire.wire.bookie import AddRequest, BookieId, BookiePort, Status
@@ -88,7 +88,7 @@ class Outbox:
 def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
     """All answers first, then one `advance` per writer: no callback before all acks are counted."""
     assert len(statuses) == len(lane.blocks)
-    touched: dict[WriterCore, None] = {}
+    touched: dict[Asker, None] = {}
     if any(statuses):
         _count(lane, statuses, touched)
     else:  # all are OK, which is 0: as `answered` does it, without a call for each block
@@ -102,7 +102,7 @@ def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
             _log.exception("the owner of ledger %d failed on a confirmation", core.ledger_id)
 
 
-def _count(lane: _Lane, statuses: Sequence[Status], touched: dict[WriterCore, None]) -> None:
+def _count(lane: _Lane, statuses: Sequence[Status], touched: dict[Asker, None]) -> None:
     """Answers of which some are refusals."""
     for pending, replica, status in zip(lane.pendings, lane.replicas, statuses, strict=True):
         touched[core := replica.core] = None
