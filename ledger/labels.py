@@ -86,38 +86,42 @@ def tell(port: Callable[[BookieId], BookiePort], record: LedgerRecord, version: 
             port(bookie).add(AddRequest(bookie, [made], recovery=True, priority=True), lambda _statuses: None)
 
 
-def send(outbox: Outbox, record: LedgerRecord, version: int, is_wanted: Callable[[], bool]) -> None:
-    """Give the label to the bookies of the last fragment, before whatever is sent to them after this.
+class Label:
+    """That of a ledger which is being written. It travels before whatever is sent to the same bookies after it."""
 
-    Who does not take it is asked again as long as it `is_wanted`.
-    """
-    pending = Pending(make(record, version), version)
-    for bookie in states.ensemble(record.fragments[-1]):
-        if not bookie.is_wal:
-            _Sending(outbox, record.ledger_id, pending, bookie, is_wanted).send()
+    def __init__(self, outbox: Outbox, record: LedgerRecord, version: int) -> None:
+        self.outbox = outbox
+        self._record = record
+        self.version = version
+        self.is_ended = False
+        """Nobody who did not take it is asked again."""
+
+    def send(self) -> None:
+        """Give it to the bookies of the last fragment; who does not take it is asked again until it changes or ends."""
+        pending = Pending(make(self._record, self.version), self.version)
+        for bookie in states.ensemble(self._record.fragments[-1]):
+            if not bookie.is_wal:
+                _Sending(self, self._record.ledger_id, pending, bookie).send()
+
+    def change(self, record: LedgerRecord, version: int) -> None:
+        """The record was changed, so others are told from now on."""
+        self._record, self.version = record, version
 
 
 class _Sending:
     """One label on its way to one bookie; an `Asker`."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        ledger_id: int,
-        pending: Pending,
-        bookie: BookieId,
-        is_wanted: Callable[[], bool],
-    ) -> None:
+    def __init__(self, label: Label, ledger_id: int, pending: Pending, bookie: BookieId) -> None:
         self.ledger_id = ledger_id
-        self._outbox = outbox
+        self._label = label
         self._pending = pending
         self._bookie = bookie
-        self._is_wanted = is_wanted
         self._again_s = AGAIN_S[0]
 
     def send(self) -> None:
-        if self._is_wanted():
-            self._outbox.send(self._pending, Replica(self, self._bookie, 0))
+        label = self._label
+        if not label.is_ended and label.version == self._pending.last_entry:
+            label.outbox.send(self._pending, Replica(self, self._bookie, 0))
 
     def answered(self, pending: Pending, replica: Replica, status: Status) -> None:
         if status in _ASK_AGAIN:

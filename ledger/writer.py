@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
-from weakref import ref
 
 from quire.ledger import labels, states
 from quire.ledger.outbox import Outbox
@@ -26,7 +25,6 @@ from quire.metadata.records import Fragment, LedgerRecord, LedgerState, Storage,
 from quire.metadata.store import Step
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
 from quire.runtime.limits import MORE_FULL_BLOCKS_ON_OBJECTS_MAX
-from quire.runtime.weak import weakly
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
 
@@ -166,7 +164,8 @@ class LedgerWriter(BlockWriter):
         self._metadata = asyncio.Lock()
         self._counted_on: tuple[BookieId, ...] = ()
         self._count_on(record.fragments[-1])
-        self.core.before_first(weakly(self._label))
+        self._label = labels.Label(self._outbox, record, version)
+        self.core.before_first(self._label.send)
 
     @property
     def last_confirmed(self) -> int:
@@ -347,23 +346,15 @@ class LedgerWriter(BlockWriter):
         """Make `record` the ledger's, together with `atomically_with`, or raise `Fenced` or `OutcomeUnknown`."""
         await self._node.put(encode(record), atomically_with, given_up=lambda: self._error)
         self._record = record
+        self._label.change(record, self._node.version)
         if record.state is LedgerState.CLOSED and self.was_given_blocks:
             labels.tell(self._parts.bookies.port, record, self._node.version)
         elif self.was_given_blocks:
-            self._label()
-
-    def _label(self) -> None:
-        """Have the bookies know whose blocks they get; it travels before these."""
-        record, known = self._record, ref(self)
-
-        def is_current() -> bool:
-            writer = known()
-            return writer is not None and writer._error is None and writer._record is record
-
-        labels.send(self._outbox, record, self._node.version, is_current)
+            self._label.send()
 
     def _leave(self) -> None:
         """Stop counting as load, as one of the idle, and as one of the narrow."""
+        self._label.is_ended = True
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = ()
         self._parts.narrow.forget(self)
