@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-ROOMS := runtime wire metadata security bookie ledger objects wal tiering serving client gateway spark_source testing demo cli
+ROOMS := runtime wire metadata security bookie ledger objects wal tiering serving rescue client gateway spark_source testing demo cli
 
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"

@@ -6,6 +6,7 @@ Asked before anything in the directories is opened:
 |---|---|---|
 | of cluster C | holds C | go on |
 | of cluster C | holds another cluster, or none | refuse: the address or the chroot is wrong |
+| of cluster C | holds C, whose metadata is being rebuilt | go on; the bookie need not be known |
 | of no cluster yet | holds one | go on; the cluster is remembered when the bookie was registered |
 | of no cluster yet | holds none | begin one when told to (`--new-cluster`), else refuse |
 | of C, leaving | holds C, which knows this bookie | go on: not all was copied, so it is a member as before |
@@ -26,6 +27,7 @@ from quire.bookie.identity import Cookie, peek, reset_directories
 from quire.bookie.ledger_storage import DIRECTORIES
 from quire.metadata import paths
 from quire.metadata.cluster import begin_cluster, find_cluster
+from quire.metadata.records import ClusterRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotFound
@@ -47,7 +49,7 @@ async def enter_cluster(
     if new_cluster and (cookie is None or not cookie.cluster):
         cluster = (await begin_cluster(store, clock.now_ms())).uuid
     else:
-        cluster = (await find_cluster(store, url)).uuid
+        cluster = (await _find_cluster(store, url, cookie)).uuid
     if cookie is None:
         return cluster
     if cookie.cluster and cookie.cluster != cluster:
@@ -58,6 +60,19 @@ async def enter_cluster(
     if cookie.cluster and cookie.leaving and not await _is_known(store, cookie):
         _reset_directories(disks, cookie, rng or SystemRandom())
     return cluster
+
+
+async def _find_cluster(store: MetadataStore, url: str, cookie: Cookie | None) -> ClusterRecord:
+    """Raises `ConfigurationError`, which says whose this bookie is where no cluster was begun."""
+    try:
+        return await find_cluster(store, url, even_rescued=True)
+    except ConfigurationError as error:
+        if cookie is None or not cookie.cluster:
+            raise
+        raise ConfigurationError(
+            f"{error}; this bookie belongs to cluster {cookie.cluster}: if its metadata is lost for good, see "
+            "`quire rescue metadata`"
+        ) from None
 
 
 async def _is_known(store: MetadataStore, cookie: Cookie) -> bool:

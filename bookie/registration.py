@@ -28,7 +28,7 @@ from quire.bookie.storage import Storage
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
 from quire.metadata.notify import change_and_touch
-from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
+from quire.metadata.records import BookieIntent, BookieRecord, ClusterRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
 from quire.runtime.errors import (
     AlreadyExists,
@@ -179,7 +179,7 @@ class Registration:
         try:
             node = await self._store.get(self._identity_path)
         except NotFound:
-            if self._storage.ledger_ids():
+            if self._storage.ledger_ids() and not await self._is_rescued():
                 raise ConfigurationError(
                     f"bookie {record.uuid} holds ledgers, but this metadata store does not know it: it was retired "
                     "while it was down (start with empty directories), or --metadata names another store or chroot"
@@ -191,6 +191,15 @@ class Registration:
         change = Put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
         # Repair would take a bookie that was once given up for lost at its next restart, if it did not hear of this.
         await change_and_touch(self._store, change, paths.UNDERREPLICATED)
+
+    async def _is_rescued(self) -> bool:
+        """Whether the cluster's metadata is being rebuilt, from what its bookies hold."""
+        try:
+            value = (await self._store.get(paths.CLUSTER)).value
+        except NotFound:
+            return False
+        record = decode(ClusterRecord, value, paths.CLUSTER)
+        return record.rescue_begun_ms > 0 and record.uuid == self._cluster
 
     async def _create_identity(self, record: BookieRecord) -> None:
         try:

@@ -7,6 +7,7 @@
 | delete | anyone who knows this bookie, by this or an earlier incarnation | when the tombstone is in the journal |
 | read with a fence | the same | when the fence, and all that was taken before it, is in the journal |
 | read, find a time or a hole, tell of a ledger | the same | see `reads` |
+| list ledgers | the same | at once |
 
 Fences, LACs and tombstones hold in memory at once.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from heapq import nsmallest
 from typing import Any, TypeVar
 
 from quire.bookie.intake import Intake
@@ -22,6 +24,7 @@ from quire.bookie.journal_core import Control, ControlKind
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.neighbours import Flushing, Identified, Journaling, Reading, Standing
 from quire.bookie.write_cache import WriteCache
+from quire.runtime.limits import LEDGERS_LISTED_MAX
 from quire.wire.bookie import (
     AddDone,
     AddRequest,
@@ -31,6 +34,8 @@ from quire.wire.bookie import (
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
+    LedgerList,
+    ListLedgersRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -98,6 +103,8 @@ class Requests:
                 return self._find_hole(request)
             case LedgerInfoRequest():
                 return self._ledger_info(request)
+            case ListLedgersRequest():
+                return self._list(request)
         raise AssertionError(f"no answer is known to {request!r}")
 
     async def _write_lac(self, request: WriteLacRequest) -> SimpleResponse:
@@ -176,6 +183,13 @@ class Requests:
             flushed=not (kept and self._flusher.is_awaited),
             bytes=state.flushed_bytes + sum(found.size_bytes for found in kept),
         )
+
+    async def _list(self, request: ListLedgersRequest) -> LedgerList:
+        ledgers = self._cache.ledgers
+        wanted = (ledger_id for ledger_id in ledgers if ledger_id >= request.first_ledger)
+        found = nsmallest(min(request.count_max, LEDGERS_LISTED_MAX), wanted)
+        deleted = [each for each in found if ledgers[each].tombstone_version is not None]
+        return LedgerList(Status.OK, found, deleted)
 
 
 async def _answer(ask: Callable[[AddDone], None]) -> Status:

@@ -63,6 +63,7 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.tiering.metadata_copy import MetadataCopies
 from quire.wal import wal_object
 from quire.wal.collector import Collector
 from quire.wal.settings import WalSettings
@@ -219,6 +220,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         if (publishing := audit_topic(secured, running.addresses)) is not None:
             await parts.start(publishing)
         await parts.start(repair)
+        if archive is not None:
+            await parts.start(MetadataCopies(store, archive.store, clock, lambda: repair.is_coordinator))
         keep_heap()
         yield running
 

@@ -42,6 +42,7 @@ SUBCOMMANDS = {
     "config": "Show the effective settings and where each came from.",
     "bookies": "See the cluster's bookies, drain one, and follow repair.",
     "ledgers": "Recover a ledger by hand.",
+    "rescue": "Rebuild a lost metadata store from bookies and archive.",
     "wal": "See and verify write-ahead logs on object storage.",
 }
 

@@ -1,5 +1,5 @@
 """How a ledger goes: its record is DELETING by version, each bookie that may hold some of it lays a tombstone, and then
-the record goes, too (rule 20).
+the record goes, too (rule 20). Its label (`labels`) goes with it.
 
 A bookie that does not answer keeps the record. Whoever asked may ask again; if nobody does, repair finishes it when
 all its bookies are up (`repair`). A bookie counts as retired only when its own record is gone.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
+from quire.ledger.labels import label_id
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore
@@ -42,10 +43,14 @@ class Deletion:
         path = paths.ledger(ledger_id)
         try:
             record, version = await self._begin(path)
-            answers = [self._bury(bookie, ledger_id, version) for bookie in states.holders(record)]
+            answers = [
+                self._bury(bookie, each, version)
+                for bookie in states.holders(record)
+                for each in ((ledger_id,) if bookie.is_wal else (ledger_id, label_id(ledger_id)))
+            ]
             silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
             if silent:
-                raise Silent(ledger_id, silent)
+                raise Silent(ledger_id, list(dict.fromkeys(silent)))
             states.may_be_removed(record, states.LedgerEvent.FORGOTTEN)
             await self._store.delete(path, version)
         except NotFound:

@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from quire.ledger import flushed, loss, placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.leaving import DELAY_S, Leaving
@@ -141,9 +143,10 @@ class Ledgers:
         persistence: PersistencePolicy = BY_SETTINGS,
         *,
         ledger_id: int | Above = ANY_ID,
+        generation: int = 0,
         atomically_with: Sequence[Step] = (),
     ) -> LedgerWriter:
-        """A new ledger, open, with a reserved id, or one that nobody has. `purpose` says whose it is.
+        """A new ledger, open, with a reserved id, or one that nobody has. `purpose` and `generation` say whose it is.
 
         Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
         (then a record without blocks may be left behind). With steps `atomically_with`, what refuses one of them and
@@ -153,6 +156,7 @@ class Ledgers:
         if isinstance(ledger_id, Above):
             ledger_id = await self.reserve(ledger_id.floor)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
+        record = replace(record, generation=generation)
         await self._write_intent(record, atomically_with)
         writer = LedgerWriter(self._parts, record, 0, listener, self._forget)
         self._writers[ledger_id] = writer

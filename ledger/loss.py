@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quire.ledger import holes, recovery, states
+from quire.ledger import holes, labels, recovery, states
 from quire.ledger.answers import FINAL, told, valid_run
 from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import BEYOND
@@ -89,7 +89,8 @@ async def give_up(parts: LedgerContext, ledger_id: int, span: Span, elsewhere: E
             found = await _look(parts, record, span, elsewhere)
             if found.new:
                 record = states.given_up(record, found.new)
-                await parts.store.put(paths.ledger(ledger_id), encode(record), version)
+                version = await parts.store.put(paths.ledger(ledger_id), encode(record), version)
+                labels.tell(parts.bookies.port, record, version)
                 parts.reports.may_lack(ledger_id, "entries were given up")
         except (VersionConflict, OutcomeUnknown):
             continue

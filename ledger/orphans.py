@@ -51,7 +51,7 @@ async def orphans(store: MetadataStore, now_ms: int, grace_ms: int = GRACE_MS) -
             record = decode(LedgerRecord, (await store.get(path)).value, path)
         except NotFound:
             continue
-        is_known_kind = record.purpose.partition(":")[0] in ("topic", "state")
+        is_known_kind = record.purpose.partition(":")[0] in ("topic", "compacted", "state")
         if is_known_kind and record.created_ms + grace_ms <= now_ms:
             candidates[ledger_id] = record
     listed = await _listed(store)

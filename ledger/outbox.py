@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-from quire.ledger.writer_core import Lane, Pending, Replica, WriterCore
+from quire.ledger.writer_core import Asker, Lane, Pending, Replica
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX
 from quire.wire.bookie import AddRequest, BookieId, BookiePort, Status
 
@@ -93,7 +93,7 @@ def _requests_of(waiting: list[tuple[Pending, Replica]]) -> Iterator[Sequence[tu
 def _distribute(sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status]) -> None:
     """All answers first, then one `advance` per writer: no callback before all acks are counted."""
     assert len(statuses) == len(sent)
-    touched: dict[WriterCore, None] = {}
+    touched: dict[Asker, None] = {}
     if any(statuses):
         _count(sent, statuses, touched)
     else:  # all are OK, which is 0: as `answered` does it, without a call for each block
@@ -108,7 +108,7 @@ def _distribute(sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Stat
 
 
 def _count(
-    sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status], touched: dict[WriterCore, None]
+    sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status], touched: dict[Asker, None]
 ) -> None:
     """Answers of which some are refusals."""
     for (pending, replica), status in zip(sent, statuses, strict=True):

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from quire.ledger import states
+from quire.ledger import labels, states
 from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import CutOff, RecoveryCore
 from quire.ledger.writer import BlockWriter
@@ -73,7 +73,9 @@ async def recover(
 
 
 async def _close(parts: LedgerContext, path: str, version: int, end: LedgerRecord) -> LedgerRecord:
-    await parts.store.put(path, encode(end), version)
+    version = await parts.store.put(path, encode(end), version)
+    if end.last_entry >= 0:
+        labels.tell(parts.bookies.port, end, version)
     parts.closed(end, is_whole=False)
     _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
     return end

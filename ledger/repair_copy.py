@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from quire.ledger import holes, states
+from quire.ledger import holes, labels, states
 from quire.ledger.answers import FINAL, told, valid_run
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.recovery_core import BEYOND
@@ -75,6 +75,7 @@ class Copier:
             before, record = record, states.repaired(record, plan.fragment, plan.bookies)
             if record != before:
                 version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
+                labels.tell(self._bookies.port, record, version)
         return record, refused
 
     async def complete(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:

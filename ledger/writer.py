@@ -14,14 +14,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from quire.ledger import states
+from quire.ledger import labels, states
 from quire.ledger.outbox import Outbox
 from quire.ledger.owned_node import OwnedNode
 from quire.ledger.parts import LedgerContext
 from quire.ledger.placement import why_full
 from quire.ledger.writer_core import Pending, Replica, State, WriterCore
 from quire.metadata import paths
-from quire.metadata.records import Fragment, LedgerRecord, Storage, encode
+from quire.metadata.records import Fragment, LedgerRecord, LedgerState, Storage, encode
 from quire.metadata.store import Step
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
 from quire.runtime.limits import MORE_FULL_BLOCKS_ON_OBJECTS_MAX
@@ -59,6 +59,7 @@ class BlockWriter:
         self._record = record
         self._has_priority = outbox is not parts.outbox
         self._failed_at_s = 0.0
+        self._outbox = outbox
         self.send = outbox.send
         self.core = WriterCore(
             record.ledger_id,
@@ -166,6 +167,8 @@ class LedgerWriter(BlockWriter):
         self._metadata = asyncio.Lock()
         self._counted_on: tuple[BookieId, ...] = ()
         self._count_on(record.fragments[-1])
+        self._label = labels.Label(self._outbox, record, version)
+        self.core.before_first(self._label.send)
 
     @property
     def last_confirmed(self) -> int:
@@ -340,9 +343,15 @@ class LedgerWriter(BlockWriter):
         """Make `record` the ledger's, together with `atomically_with`, or raise `Fenced` or `OutcomeUnknown`."""
         await self._node.put(encode(record), atomically_with, given_up=lambda: self._error)
         self._record = record
+        self._label.change(record, self._node.version)
+        if record.state is LedgerState.CLOSED and self.was_given_blocks:
+            labels.tell(self._parts.bookies.port, record, self._node.version)
+        elif self.was_given_blocks:
+            self._label.send()
 
     def _leave(self) -> None:
         """Stop counting as load, as one of the idle, and as one of the narrow."""
+        self._label.is_ended = True
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = ()
         self._parts.narrow.forget(self)

@@ -31,7 +31,7 @@ blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 from weakref import ref
@@ -108,12 +108,22 @@ class Lane:
         self.waiting: list[tuple[Pending, Replica]] = []
 
 
+class Asker(Protocol):
+    """Who is told what a bookie answered to a block, and once per response that all its answers were told."""
+
+    ledger_id: int
+
+    def answered(self, pending: Pending, replica: Replica, status: Status) -> None: ...
+
+    def advance(self) -> None: ...
+
+
 class Replica:
     """One bookie's place in the ensemble, in one generation of the fragment."""
 
     __slots__ = ("bit", "bookie", "core", "is_live", "lane")
 
-    def __init__(self, core: WriterCore, bookie: BookieId, bit: int) -> None:
+    def __init__(self, core: Asker, bookie: BookieId, bit: int) -> None:
         self.core = core
         self.bookie = bookie
         self.bit = bit
@@ -254,6 +264,19 @@ class WriterCore:
         self._change_armed = False
         self._ensemble = Ensemble()
         self._ensemble.enter(self, [], states.ensemble(fragments[-1]))
+
+    def before_first(self, begun: Callable[[], None]) -> None:
+        """Call `begun` when the first block is about to be sent; no later one pays for it."""
+        core, send = ref(self), self._send
+
+        def first(pending: Pending, replica: Replica) -> None:
+            found = core()
+            if found is not None and found._send is first:
+                found._send = send
+                begun()
+            send(pending, replica)
+
+        self._send = first
 
     # -- what others may ask ---------------------------------------------------------------------------
     @property

@@ -3,7 +3,8 @@
 A chroot with a typing error in it is an empty store like that of a cluster that is about to begin. So a cluster is
 begun on purpose: by a bookie that is told to (`quire bookie --new-cluster true`), or a broker where there are none
 (`quire broker --wal URL --new-cluster true`), whose object store has no logs of another cluster yet. Gateways, and all
-other brokers and bookies, refuse to start where no cluster was begun. A bookie remembers its cluster's id beside its
+other brokers and bookies, refuse to start where no cluster was begun. Where its metadata is being rebuilt
+(`quire.rescue`) bookies alone start. A bookie remembers its cluster's id beside its
 data (`bookie.identity`), and refuses every other one: what it holds means nothing there.
 """
 
@@ -17,10 +18,19 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
 
 
-async def find_cluster(store: MetadataStore, url: str) -> ClusterRecord:
-    """The cluster of the store that `url` names. Raises `ConfigurationError` when there is none."""
+async def find_cluster(store: MetadataStore, url: str, *, even_rescued: bool = False) -> ClusterRecord:
+    """The cluster of the store that `url` names. Raises `ConfigurationError` when there is none.
+
+    And for one that is being rescued, unless `even_rescued`.
+    """
     try:
-        return await _read(store)
+        record = await _read(store)
+        if record.rescue_begun_ms and not even_rescued:
+            raise ConfigurationError(
+                f"the metadata of cluster {record.uuid} at {url} is being rebuilt: let `quire rescue metadata` come to "
+                "its end first, with the bookies alone"
+            )
+        return record
     except NotFound:
         raise ConfigurationError(
             f"there is no cluster at {url}: name the address and chroot that its bookies are started with, or begin a "

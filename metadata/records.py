@@ -23,6 +23,8 @@ class ClusterRecord(Record, frozen=True):
 
     uuid: str
     created_ms: int = 0
+    rescue_begun_ms: int = 0
+    """Its metadata is being rebuilt since then (`quire.rescue`): bookies may come, nobody else. 0: it is whole."""
 
 
 class LedgerState(StrEnum):
@@ -68,7 +70,12 @@ class LedgerRecord(Record, frozen=True):
     former: tuple[str, ...] = ()
     """Bookies that are in no fragment any more, and may still have bytes when the ledger is deleted."""
     purpose: str = ""
-    """Whose ledger it is: `topic:persistent://t/n/x` or `state:t/n/bundle`; a scrub finds orphans by it."""
+    """Whose ledger it is: `topic:persistent://t/n/x`, `compacted:persistent://t/n/x` or `state:t/n/bundle`.
+
+    A scrub finds orphans by it, and a rescue what belongs together.
+    """
+    generation: int = 0
+    """Of the topic that it is a segment of; 0 where nobody said."""
     created_ms: int = 0
     closed_ms: int = 0
     holes: tuple[Hole, ...] = ()

@@ -64,6 +64,9 @@ ADD_REQUEST_BYTES_MAX: Final = 8 * MIB
 READ_BYTES_MAX: Final = 4 * MIB
 """One range read answers at most this much (or one whole larger block)."""
 
+LEDGERS_LISTED_MAX: Final = 100_000
+"""One answer tells of at most so many ledgers: at 16 bytes each far less than a frame may have."""
+
 BOOKIE_FRAME_BYTES_MAX: Final = ADD_REQUEST_BYTES_MAX + BLOCK_BYTES_HARD_MAX + 64 * KIB
 
 # -- the broker's write path ---------------------------------------------------------------------------
@@ -281,6 +284,7 @@ assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX
 assert LAG_BYTES_MAX < BYTES_IN_FLIGHT_MAX
 assert 1 < TENANT_SHARE_OF_BYTES_IN_FLIGHT < TOPIC_SHARE_OF_BYTES_IN_FLIGHT
 assert BLOCK_BYTES_HARD_MAX <= BOOKIE_FRAME_BYTES_MAX
+assert 16 * LEDGERS_LISTED_MAX < BOOKIE_FRAME_BYTES_MAX
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= MEMTABLE_BYTES
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES
 assert MEMTABLE_BYTES < ENTRY_LOG_BYTES

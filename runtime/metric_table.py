@@ -404,7 +404,12 @@ METRICS: Final = (
     Metric("quire_wal_bytes_written_total", C, BROKER, "Their bytes."),
     Metric("quire_wal_uploads_hedged_total", C, BROKER, "Uploads that were late, and sent a second time."),
     # -- a bookie
-    Metric("quire_bookie_ledgers", G, BOOKIE, "Ledgers that have a record here, deleted ones included."),
+    Metric(
+        "quire_bookie_ledgers",
+        G,
+        BOOKIE,
+        "Ledgers that have a record here, deleted ones and labels included.",
+    ),
     Metric("quire_bookie_unflushed_bytes", G, BOOKIE, "Accepted and not yet in the entry log."),
     Metric(
         "quire_bookie_bytes_in_flight", G, BOOKIE, "The budget used of a bookie that is a process of its own."

@@ -33,6 +33,8 @@ from quire.wire.bookie import (
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
+    LedgerList,
+    ListLedgersRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -156,6 +158,8 @@ class MemoryBookie:
                 return self._find_hole(request)
             case LedgerInfoRequest():
                 return self._info(request)
+            case ListLedgersRequest():
+                return self._list(request)
 
     def _add(self, request: AddRequest, content: bytes) -> Status:
         if request.bookie != self.bookie:
@@ -264,3 +268,7 @@ class MemoryBookie:
         last = ledger.blocks[ledger.firsts[-1]][0].last_entry if ledger.firsts else -1
         size = sum(len(content) for _, content in ledger.blocks.values())
         return LedgerInfo(Status.OK, last, ledger.lac, ledger.is_fenced, self.is_flushed, size)
+
+    def _list(self, request: ListLedgersRequest) -> LedgerList:
+        found = sorted(each for each in self.ledgers if each >= request.first_ledger)[: request.count_max]
+        return LedgerList(Status.OK, found, [each for each in found if self.ledgers[each].is_deleted])

@@ -31,8 +31,10 @@ from quire.bookie.index import IndexRow
 from quire.bookie.index_lmdb import LmdbIndex
 from quire.bookie.journal_core import Control, ControlKind, Group, SegmentHeader
 from quire.bookie.ledgers import LedgerState
+from quire.ledger import labels
 from quire.metadata import records
-from quire.metadata.records import CompactedRecord, Record
+from quire.metadata.records import CompactedRecord, Fragment, LedgerRecord, Record
+from quire.metadata.records import LedgerState as LedgerRecordState
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer
 from quire.runtime.errors import CorruptionError
 from quire.serving.model.ports import Position
@@ -87,6 +89,17 @@ def test_a_journal_segment_is_read() -> None:
     (header, kept), *controls = journal_core.records(group)
     assert header == block.peek(BLOCK) and kept == BLOCK
     assert controls == CONTROLS
+
+
+LABELLED = LedgerRecord(
+    ledger_id=9, state=LedgerRecordState.CLOSED, write_quorum=3, ack_quorum=2,
+    fragments=(Fragment(first_entry=0, bookies=("b:1", "c:2")),),
+    last_entry=129, bytes=262, purpose=f"topic:{TOPIC}", generation=5, created_ms=1_700_000_000_000,
+)  # fmt: skip
+
+
+def test_a_label_is_read() -> None:
+    assert labels.read(GOLDEN["label 1"]) == (LABELLED, 3)
 
 
 # -- entry log and ledgers ---------------------------------------------------------------------------------
@@ -443,6 +456,7 @@ BUILT = {
     "journal group 1": journal_group(),
     "entry log record": entry_log_record(),
     "bookie ledger 1": ledger_state().encode(),
+    "label 1": bytes(labels.make(LABELLED, 3)),
     "wal data object 1": b"".join(
         wal_object.encode_data(
             WAL, 17, 3, 15, 1_700_000_000_009, [BLOCK, NEXT_BLOCK, OTHER_BLOCK], [Tombstone(8, 4)]

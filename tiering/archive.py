@@ -15,6 +15,8 @@ An object that a record names and that is missing or does not prove is *damaged*
 it is logged once, counted, and shown with the topic, until it is proven whole or deleted, say because it was uploaded
 again under another name (`Offloader.repair`).
 
+A *label* beside each object says whose segment it is, should the metadata store be lost (`segment_label`).
+
 An object may have a *sidecar*, derived from it and beside it (`sidecar_of`; `quire.spark_source.sidecar` makes and
 reads it). Nothing here depends on one; it goes before its object does.
 """
@@ -27,6 +29,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, Protocol
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.objects.open import open_store
 from quire.objects.store import ObjectStore
@@ -35,6 +39,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskFull, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.runtime.metrics import Histogram
+from quire.tiering import segment_label
 from quire.tiering.read_back import ArchiveCache, ArchiveReader, Chunk, fetch_runs, load_index
 from quire.tiering.segment_object import Index, Row, SegmentBuilder, SegmentError, footer_crc
 from quire.wire.block import Buffer, peek
@@ -58,8 +63,8 @@ def sidecar_of(name: str) -> str:
 
 
 def object_of(name: str) -> str:
-    """The name of the object that a sidecar, or the object itself, belongs to."""
-    return name.removesuffix(_SIDECAR)
+    """The name of the object that a sidecar or a label, or the object itself, belongs to."""
+    return name.removesuffix(_SIDECAR).removesuffix(segment_label.SUFFIX)
 
 
 class SegmentReader(Protocol):
@@ -131,6 +136,7 @@ class Archive:
             await self.verify(pointer)
         except NotFound as error:
             raise Unavailable(f"segment {segment.ledger_id} of {topic} was not uploaded: {error}") from error
+        await self._label(topic, segment, pointer)
         uploaded_s = self._clock.monotonic() - began_s
         self.upload_s.observe(uploaded_s)
         if uploaded_s > max(slow.BOUND.s, segment.bytes / SLOW_BYTES_PER_S):
@@ -138,6 +144,12 @@ class Archive:
             what = f"segment {segment.ledger_id} of {topic}, {segment.bytes} bytes,"
             slow.tell("upload", what, uploaded_s, parts, topic=topic, ledger=segment.ledger_id)
         return pointer
+
+    async def _label(self, topic: str, segment: SegmentRecord, pointer: ArchivePointer) -> None:
+        """Say beside the object whose segment it is. Raises as a put does."""
+        label = segment_label.SegmentLabel(topic=topic, segment=replace(segment, archive=pointer))
+        name = segment_label.label_of(pointer.name)
+        await self.store.put_whole(name, [segment_label.make(label)])
 
     def open(self, pointer: ArchivePointer) -> ArchiveReader:
         """A reader of the segment; makes no call yet. Raises `ConfigurationError` for a store it cannot open."""
@@ -196,12 +208,13 @@ class Archive:
         return f"the archived copy of {segment} is damaged: {what}"
 
     async def delete(self, pointer: ArchivePointer) -> None:
-        """Delete the object, which no record names any more, and before it its sidecar, if it has one.
+        """Delete the object, which no record names any more, and before it its label and its sidecar, if it has them.
 
         `Unavailable`, `OutcomeUnknown` (try again).
         """
         self.damaged.pop(pointer.name, None)
         store = self.store_of(pointer)
+        await store.delete(segment_label.label_of(pointer.name))
         await store.delete(sidecar_of(pointer.name))
         await store.delete(pointer.name)
 

@@ -21,7 +21,7 @@ from quire.metadata.store import MetadataStore
 from quire.objects.store import ObjectInfo
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
-from quire.tiering.archive import PREFIX, Archive, object_of
+from quire.tiering.archive import PREFIX, Archive, object_of, sidecar_of
 from quire.tiering.inventory import all_topics
 from quire.tiering.progress import Progress
 
@@ -85,7 +85,7 @@ async def scrub(
     report = ScrubReport()
     listed = await archive.store.list(PREFIX)
     report.objects = sum(object_of(info.name) == info.name for info in listed)
-    report.sidecars = len(listed) - report.objects
+    report.sidecars = sum(sidecar_of(object_of(info.name)) == info.name for info in listed)
     recorded = await records()
     progress = progress or Progress("verify")
     progress.of = len(recorded)

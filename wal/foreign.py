@@ -45,6 +45,7 @@ from quire.wire.bookie import (
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
+    ListLedgersRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -117,6 +118,8 @@ class ForeignWal:
                 return await self._find_hole(request)
             case LedgerInfoRequest():
                 return await self._info(request.ledger_id)
+            case ListLedgersRequest():
+                return request.refused(Status.BAD_REQUEST)
         return SimpleResponse(Status.UNREACHABLE)
 
     async def _delete(self, request: DeleteRequest) -> SimpleResponse:

@@ -142,6 +142,18 @@ class LedgerInfo:
     bytes: int = 0
 
 
+@dataclass(slots=True)
+class LedgerList:
+    """Ledgers that a bookie has a record of, by id; `deleted` has those of them that have a tombstone.
+
+    Fewer than were asked for are the last ones.
+    """
+
+    status: Status
+    ledgers: Sequence[int] = ()
+    deleted: Sequence[int] = ()
+
+
 R = TypeVar("R")
 
 
@@ -225,6 +237,16 @@ class LedgerInfoRequest(Request[LedgerInfo]):
     response = LedgerInfo
     bookie: BookieId
     ledger_id: int
+
+
+@dataclass(slots=True)
+class ListLedgersRequest(Request[LedgerList]):
+    """Which ledgers from `first_ledger` on have blocks, a fence or a tombstone there? The first `count_max` of them."""
+
+    response = LedgerList
+    bookie: BookieId
+    first_ledger: int
+    count_max: int
 
 
 class BookiePort(Protocol):

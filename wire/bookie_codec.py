@@ -19,11 +19,13 @@
       5 find time    u64 ledger, i64 time in ms
       6 ledger info  u64 ledger
       7 find hole    u64 ledger, u64 first entry, u64 last entry
+      8 list ledgers u64 first ledger, u32 greatest number
     an answer
       0x81 to add    u32 count, u8 status of each block
       0x82 to read   i64 LAC, u16 length and UTF-8 of the detail, u32 count, u32 length of each block, then the blocks
       0x83 to write LAC, delete, find time and find hole: i64 entry, u16 length and UTF-8 of the detail
       0x86 to info   i64 last entry, i64 LAC, u64 bytes        flags: bit 0 fenced, bit 1 flushed
+      0x88 to list   u32 count, u64 each ledger; u32 count, u64 each of those that are deleted
 
 Answers come in any order. A frame is valid when its crc is right, its kind is known, and sizes and counts add up to
 exactly its length; anything else raises `BookieFrameError` and costs the connection. The crc is there because a flipped
@@ -48,6 +50,8 @@ from quire.wire.bookie import (
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
+    LedgerList,
+    ListLedgersRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -67,14 +71,15 @@ _LEDGER: Final = Struct(">Q")
 _READ: Final = Struct(">QQI")
 _LEDGER_AND_NUMBER: Final = Struct(">Qq")
 _LEDGER_AND_RANGE: Final = Struct(">QQQ")
+_LEDGER_AND_COUNT: Final = Struct(">QI")
 _INFO: Final = Struct(">qqQ")
 _INCARNATION: Final = Struct(">QB")
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _I64: Final = Struct(">q")
 
-_ADD, _READ_KIND, _WRITE_LAC, _DELETE, _FIND_TIME, _INFO_KIND, _FIND_HOLE = range(1, 8)
-_ADD_ANSWER, _READ_ANSWER, _SIMPLE_ANSWER, _INFO_ANSWER = 0x81, 0x82, 0x83, 0x86
+_ADD, _READ_KIND, _WRITE_LAC, _DELETE, _FIND_TIME, _INFO_KIND, _FIND_HOLE, _LIST = range(1, 9)
+_ADD_ANSWER, _READ_ANSWER, _SIMPLE_ANSWER, _INFO_ANSWER, _LIST_ANSWER = 0x81, 0x82, 0x83, 0x86, 0x88
 
 BUFFER_BYTES_MAX: Final = 4 * MIB
 """Of one connection under load: most requests fit, so the buffer is neither made anew nor its bytes moved for each."""
@@ -95,7 +100,7 @@ class AddResponse:
 
 
 AnyRequest = AddRequest | Request[Any]
-Response = AddResponse | ReadResponse | SimpleResponse | LedgerInfo
+Response = AddResponse | ReadResponse | SimpleResponse | LedgerInfo | LedgerList
 
 
 class BookieFrame(NamedTuple):
@@ -128,6 +133,9 @@ def encode(request_id: int, body: AnyRequest | Response) -> list[Buffer]:
         case FindHoleRequest():
             rest = _LEDGER_AND_RANGE.pack(body.ledger_id, body.first_entry, body.last_entry)
             return _frame(request_id, _FIND_HOLE, 0, 0, _bookie(body.bookie) + rest)
+        case ListLedgersRequest():
+            rest = _LEDGER_AND_COUNT.pack(body.first_ledger, body.count_max)
+            return _frame(request_id, _LIST, 0, 0, _bookie(body.bookie) + rest)
         case AddResponse():
             return _frame(
                 request_id, _ADD_ANSWER, 0, 0, pack(">I", len(body.statuses)) + bytes(body.statuses)
@@ -142,6 +150,9 @@ def encode(request_id: int, body: AnyRequest | Response) -> list[Buffer]:
             flags = body.fenced | body.flushed << 1
             rest = _INFO.pack(body.last_entry, body.lac, body.bytes)
             return _frame(request_id, _INFO_ANSWER, flags, body.status, rest)
+        case LedgerList():
+            rest = _ids(body.ledgers) + _ids(body.deleted)
+            return _frame(request_id, _LIST_ANSWER, 0, body.status, rest)
     raise AssertionError(f"no frame is known for {body!r}")
 
 
@@ -167,6 +178,10 @@ def _about(bookie: BookieId, ledger_id: int, number: int) -> bytes:
 
 def _lengths(blocks: Sequence[Buffer]) -> bytes:
     return pack(f">I{len(blocks)}I", len(blocks), *map(len, blocks))
+
+
+def _ids(ledgers: Sequence[int]) -> bytes:
+    return pack(f">I{len(ledgers)}Q", len(ledgers), *ledgers)
 
 
 def _detail(text: str) -> bytes:
@@ -237,6 +252,12 @@ class _Reader:
         self._tail = tail[begin:]
         return blocks
 
+    def ids(self) -> list[int]:
+        count = self.take(_U32)[0]
+        ids = unpack_from(f">{count}Q", self._head, self._at)
+        self._at += 8 * count
+        return list(ids)
+
     def finish(self) -> None:
         if self._at != len(self._head) or self._tail:
             raise ValueError("bytes are left over")
@@ -270,6 +291,10 @@ def _read_info_answer(r: _Reader) -> LedgerInfo:
     return LedgerInfo(r.status, last_entry, lac, r.flags & 1 == 1, r.flags & 2 == 2, size)
 
 
+def _read_list_answer(r: _Reader) -> LedgerList:
+    return LedgerList(r.status, r.ids(), r.ids())
+
+
 _READERS: Final[dict[int, Callable[[_Reader], AnyRequest | Response]]] = {
     _ADD: _read_add,
     _READ_KIND: _read_read,
@@ -278,10 +303,12 @@ _READERS: Final[dict[int, Callable[[_Reader], AnyRequest | Response]]] = {
     _FIND_TIME: lambda r: FindTimeRequest(r.bookie(), *r.take(_LEDGER_AND_NUMBER)),
     _INFO_KIND: lambda r: LedgerInfoRequest(r.bookie(), *r.take(_LEDGER)),
     _FIND_HOLE: lambda r: FindHoleRequest(r.bookie(), *r.take(_LEDGER_AND_RANGE)),
+    _LIST: lambda r: ListLedgersRequest(r.bookie(), *r.take(_LEDGER_AND_COUNT)),
     _ADD_ANSWER: _read_add_answer,
     _READ_ANSWER: _read_read_answer,
     _SIMPLE_ANSWER: _read_simple_answer,
     _INFO_ANSWER: _read_info_answer,
+    _LIST_ANSWER: _read_list_answer,
 }
 
 

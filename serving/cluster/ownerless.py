@@ -42,7 +42,7 @@ class Ownerless:
         self._working: asyncio.Task[None] | None = None
 
     def want(self, record: LedgerRecord) -> None:
-        """Have this open ledger closed. Its purpose says whose it is: `topic:NAME` or `state:BUNDLE`."""
+        """Have this open ledger closed. Its purpose says whose it is; see `LedgerRecord`."""
         if len(self._wanted) < WANTED_MAX:
             self._wanted[record.ledger_id] = record
         if self._working is None or self._working.done():
@@ -65,7 +65,7 @@ class Ownerless:
         if record.created_ms + GRACE_MS > self._services.clock.now_ms():
             return False
         try:
-            if kind == "topic":
+            if kind in ("topic", "compacted"):
                 topic = await topics.load(store, TopicName.parse(whose).path)
                 return record.ledger_id not in {segment.ledger_id for segment in topic.segments}
             if kind == "state":
@@ -87,7 +87,7 @@ class Ownerless:
     async def _load_here(self, purpose: str) -> None:
         kind, _, whose = purpose.partition(":")
         name = None
-        if kind == "topic":
+        if kind in ("topic", "compacted"):
             name = TopicName.parse(whose)
         elif kind == "state":
             await self._ownership.require(whose, take=True)

@@ -294,6 +294,7 @@ class Writing:
             self,
             self._applied.policies.persistence,
             ledger_id=ledger_id,
+            generation=self._segments.record.generation,
             atomically_with=atomically_with,
         )
 

@@ -13,6 +13,8 @@ from quire.bookie.membership import enter_cluster
 from quire.bookie.registration import Registration
 from quire.bookie.settings import BookieSettings
 from quire.metadata import paths
+from quire.metadata.cluster import find_cluster
+from quire.metadata.records import ClusterRecord, encode
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, DiskError
 from quire.runtime.limits import MIB
@@ -179,3 +181,20 @@ async def test_a_newer_layout_is_refused_in_one_sentence(store: MemoryStore) -> 
         await enter(store, machine)
     with pytest.raises(ConfigurationError, match="written by a newer Quire"):
         await Node.on(machine, SMALL_SETTINGS)
+
+
+async def test_where_the_metadata_is_rebuilt_its_bookies_alone_come(store: MemoryStore) -> None:
+    machine = SimulatedNode(1)
+    await run_once(store, machine, new_cluster=True)
+    cluster = await enter(store, machine)
+    empty = MemoryStore(session_timeout_ms=100)
+    with pytest.raises(
+        ConfigurationError, match=f"this bookie belongs to cluster {cluster}: if its metadata is lost"
+    ):
+        await enter(empty, machine)
+    await empty.create(paths.CLUSTER, encode(ClusterRecord(uuid=cluster, rescue_begun_ms=5)))
+    assert await enter(empty, machine) == cluster
+    with pytest.raises(
+        ConfigurationError, match="is being rebuilt: let `quire rescue metadata` come to its end"
+    ):
+        await find_cluster(empty, URL)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from quire import __version__
 from quire.bookie.registration import Registration
 from quire.metadata import paths
-from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
+from quire.metadata.records import BookieIntent, BookieRecord, ClusterRecord, decode, encode
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.testing.metadata import MemoryStore
 from quire.testing.node import SimulatedNode
@@ -225,3 +225,14 @@ async def test_ledgers_that_the_store_does_not_know_of_are_refused(node: Node, s
     with pytest.raises(ConfigurationError, match="names another store or chroot"):
         await Registration(store, node.storage, "127.0.0.1:3181").start()
     assert await store.children(paths.BOOKIES_AVAILABLE) == []
+
+
+async def test_ledgers_that_a_store_is_being_rebuilt_from_are_welcome(node: Node, store: MemoryStore) -> None:
+    assert await node.add(one(1, 0)) == [OK]
+    await store.create(paths.CLUSTER, encode(ClusterRecord(uuid="c", rescue_begun_ms=5)))
+    with pytest.raises(ConfigurationError, match="names another store or chroot"):
+        await Registration(store, node.storage, "127.0.0.1:3181", cluster="another").start()
+    registration = Registration(store, node.storage, "127.0.0.1:3181", cluster="c")
+    await registration.start()
+    assert await seen(store, node) is not None and await store.children(paths.BOOKIES) == [node.id.uuid]
+    await registration.stop()

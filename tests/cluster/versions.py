@@ -62,6 +62,8 @@ class MixedCluster:
         self.http_url = f"http://{self._gateways['gateway-1']['http']}"
         self.members: dict[str, Child] = {}
         self._metadata = f"{zookeeper.url}/quire?session_timeout=4s"
+        self.broker_flags: dict[str, str] = {}
+        """More of them, for brokers that are started from now on."""
 
     async def run(self, name: str, modules: Path | None) -> None:
         """Start `name`, `bookie-1` for one, in place of the one that there is, which is stopped first."""
@@ -76,7 +78,10 @@ class MixedCluster:
             }
             flags |= {"new-cluster": "true", **places}
         elif kind == "broker":
-            flags |= {"archive": f"file://{self.data / 'archive'}", "archive-delay-ms": "1s"}
+            flags |= {
+                "archive": f"file://{self.data / 'archive'}",
+                "archive-delay-ms": "1s",
+            } | self.broker_flags
         else:
             flags |= self._gateways[name]
         words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]

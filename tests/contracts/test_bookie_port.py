@@ -31,6 +31,8 @@ from quire.wire.bookie import (
     FindHoleRequest,
     FindTimeRequest,
     LedgerInfoRequest,
+    LedgerList,
+    ListLedgersRequest,
     ReadRequest,
     ReadResponse,
     Request,
@@ -208,6 +210,15 @@ async def test_the_first_hole(port: Port) -> None:
     await port.port.ask(DeleteRequest(port.bookie, 1, 3))
     deleted = await port.port.ask(FindHoleRequest(port.bookie, 1, 0, 7))
     assert deleted.status is Status.DELETED
+
+
+async def test_the_list_of_ledgers(port: Port) -> None:
+    await port.add(made(1, 0), made(1 << 62 | 1, 0), made(3, 0))
+    await port.port.ask(DeleteRequest(port.bookie, 3, 3))
+    listed = await port.port.ask(ListLedgersRequest(port.bookie, 0, 10))
+    assert listed == LedgerList(OK, [1, 3, 1 << 62 | 1], [3])
+    assert await port.port.ask(ListLedgersRequest(port.bookie, 2, 1)) == LedgerList(OK, [3], [3])
+    assert await port.port.ask(ListLedgersRequest(port.bookie, 4, 10)) == LedgerList(OK, [1 << 62 | 1], [])
 
 
 async def test_ledger_info(port: Port) -> None:

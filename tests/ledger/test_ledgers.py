@@ -125,7 +125,7 @@ async def test_blocks_of_one_turn_travel_in_one_request_and_are_one_confirmation
         await listener.until(3)
         assert listener.confirmations == [3]
     [request] = [each for each in cluster.bookies[0].requests if isinstance(each, AddRequest)]
-    assert len(request.blocks) == 12
+    assert len(request.blocks) == 3 + 12, "before each ledger's blocks its label"
 
 
 async def test_ids_grow_over_processes_when_asked_to():

@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 
 from quire.metadata.records import SegmentRecord
+from quire.objects.store import ObjectInfo, ObjectStore
+from quire.tiering.segment_label import SUFFIX
 from quire.wire import block
 from quire.wire.block import Buffer
 
@@ -53,3 +55,8 @@ def record_of(blocks: Sequence[Buffer]) -> SegmentRecord:
         first_clock_ms=first.clock_ms,
         last_clock_ms=last.clock_ms,
     )
+
+
+async def but_labels(store: ObjectStore) -> list[ObjectInfo]:
+    """All objects but the labels beside them."""
+    return [info for info in await store.list() if not info.name.endswith(SUFFIX)]

@@ -17,6 +17,8 @@ from quire.wire.bookie import (
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
+    LedgerList,
+    ListLedgersRequest,
     ReadRequest,
     ReadResponse,
     SimpleResponse,
@@ -46,10 +48,12 @@ BODIES: dict[str, AnyRequest | Response] = {
     "find time": FindTimeRequest(BOOKIE, 9, 1_700_000_000_000),
     "find hole": FindHoleRequest(BOOKIE, 9, 128, 1_000),
     "ledger info": LedgerInfoRequest(BOOKIE, 9),
+    "list ledgers": ListLedgersRequest(BOOKIE, 9, 1_000),
     "add answer": AddResponse([Status.OK, Status.FENCED]),
     "read answer": ReadResponse(Status.OK, 127, [BLOCK], "detail"),
     "simple answer": SimpleResponse(Status.IO_ERROR, -1, "file and offset"),
     "ledger info answer": LedgerInfo(Status.OK, 129, 127, fenced=True, flushed=False, bytes=len(BLOCK)),
+    "list answer": LedgerList(Status.OK, [9, 11, 9 | 1 << 62], [11]),
 }
 HEADS = [b"\x08\x01\x10\x05", b"\x08\xac\x02\x10\x80\x80\x01"]
 

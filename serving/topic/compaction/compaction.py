@@ -309,7 +309,7 @@ class Output:
         output = cls(services)
         if full := services.ledgers.why_full(persistence):
             raise DiskFull(f"topic {topic} cannot be compacted now: {full}")
-        output._writer = await services.ledgers.create(f"topic:{topic}", output, persistence)
+        output._writer = await services.ledgers.create(f"compacted:{topic}", output, persistence)
         return output
 
     def confirmed(self, last_entry: int) -> None:

@@ -1,0 +1,192 @@
+"""`quire rescue`: what is left to do when the metadata store is lost for good.
+
+It asks no broker, for there is none: it reads the archive, talks to the bookies, and writes the metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from random import SystemRandom
+from typing import Final
+
+import click
+
+from quire.cli.noun import json_option
+from quire.cli.output import Answer, Found, Shown
+from quire.cli.progress import PATIENCE_S
+from quire.ledger.bookie_client import BookieClient
+from quire.ledger.directory import ClusterDirectory
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.settings import LedgerSettings
+from quire.metadata.open import open_store
+from quire.metadata.store import MetadataStore
+from quire.objects.open import open_store as open_archive
+from quire.rescue.facts import CopyFacts, Show
+from quire.rescue.rescue import Report, Rescue, begin, find_begun, look_for_copy
+from quire.runtime.clock import SystemClock, iso_time
+from quire.runtime.errors import Unavailable
+from quire.security.configuration import load as load_security
+from quire.security.tls import BetweenProcesses, between_processes
+
+SHOWN_MAX: Final = 20
+"""Sentences of one kind that people are shown; `--json` has all."""
+
+
+@click.group("rescue")
+def command() -> None:
+    """Rebuild what the metadata store knew, from the bookies and the archive.
+
+    \b
+    Example:
+      quire rescue metadata --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix
+    """
+
+
+@command.command("metadata")
+@click.option(
+    "--metadata", required=True, envvar="QUIRE_METADATA", help="The new, empty metadata store of the cluster."
+)
+@click.option("--archive", default="", envvar="QUIRE_ARCHIVE", help="The archive, as brokers have it.")
+@click.option("--cluster", default="", help="Id of the cluster, where no copy in the archive tells it.")
+@click.option("--security", default="", help="The security file, as brokers have it.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; fence and write nothing.")
+@click.option(
+    "--accept-loss", is_flag=True, help="Go on without what is lost or cannot be seen. Not to be taken back."
+)
+@json_option
+def metadata_(
+    metadata: str, archive: str, cluster: str, security: str, dry_run: bool, accept_loss: bool, as_json: bool
+) -> None:
+    """Rebuild the metadata of a cluster whose ZooKeeper is lost for good.
+
+    Run it once with everything stopped and an empty ZooKeeper: it begins. Start all bookies, and run it again: it
+    rebuilds. It may be interrupted and run again. Brokers and gateways start when it is done. It exits with 4 where
+    something is missing yet, and says what.
+
+    A copy of ZooKeeper's directory brings back more: look for one first.
+    """
+    asyncio.run(_metadata(metadata, archive, cluster, security, dry_run, accept_loss)).say(as_json)
+
+
+async def _metadata(
+    url: str, archive: str, cluster: str, security: str, is_dry: bool, accept_loss: bool
+) -> Answer:
+    secured, clock, report = load_security(security), SystemClock(), Report()
+    inside = between_processes(secured)
+    store = await open_store(url, inside.client.current if inside else None, secured.metadata.login)
+    objects = open_archive(archive) if archive else None
+    try:
+        begun = await find_begun(store, url)
+        copy = await look_for_copy(objects, report)
+        if begun is None and is_dry:
+            return _before_begin(copy, cluster)
+        record = begun if is_dry else await begin(store, url, cluster or copy.cluster, clock.now_ms())
+        assert record is not None
+        report.cluster = record.uuid
+        async with _ledgers(store, inside) as (directory, ledgers):
+            if not directory.available():
+                return Answer(asdict(report), error=_nobody_here(report.cluster, url, copy))
+            show = _shown()
+            rescue = Rescue(store, directory, ledgers, clock, show, accept_loss=accept_loss, is_dry=is_dry)
+            await rescue.run(copy, objects, report)
+            show("", 0, 0)
+    finally:
+        if objects is not None:
+            await objects.close()
+        await store.close()
+    return _answer(report, is_dry)
+
+
+@asynccontextmanager
+async def _ledgers(
+    store: MetadataStore, inside: BetweenProcesses | None
+) -> AsyncIterator[tuple[ClusterDirectory, Ledgers]]:
+    directory = ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside))
+    await directory.start()
+    ledgers = Ledgers(store, directory, SystemClock(), SystemRandom(), LedgerSettings())
+    try:
+        yield directory, ledgers
+    finally:
+        await ledgers.stop()
+        await directory.stop()
+
+
+def _nobody_here(cluster: str, url: str, copy: CopyFacts) -> Unavailable:
+    names = ", ".join(bookie.address or bookie.uuid for bookie in copy.bookies)
+    who = f"all bookies ({names})" if names else "all bookies"
+    return Unavailable(
+        f"the rescue of cluster {cluster} has begun in {url}, and no bookie is up: start {who} as ever, on their "
+        "directories and with this --metadata, and run this again"
+    )
+
+
+def _before_begin(copy: CopyFacts, cluster: str) -> Answer:
+    named = cluster or copy.cluster
+    found = {
+        "cluster": named,
+        "copy of the metadata": iso_time(copy.taken_ms) if copy.taken_ms else "none",
+        "topics in the copy": len(copy.topics),
+        "bookies in the copy": len(copy.bookies),
+    }
+    note = "nothing was begun yet, so no bookie can be asked: without --dry-run this begins the rescue"
+    return Answer(found, found, notes=[note])
+
+
+def _answer(report: Report, is_dry: bool) -> Answer:
+    fields = {
+        "cluster": report.cluster,
+        "copy of the metadata": iso_time(report.copy_taken_ms) if report.copy_taken_ms else "none",
+        "bookies here": len(report.bookies),
+        "bookies missing": len(report.missing),
+        "topics": report.topics,
+        "segments": report.segments,
+        "messages": report.messages,
+        "ledgers to recover" if is_dry else "ledgers recovered": report.recovered,
+        "state logs": report.state_logs,
+    }
+    shown: list[Shown] = [fields]
+    for what, sentences in (
+        ("missing bookie", report.missing),
+        ("lost or not seen", report.lost),
+        ("doubtful", report.doubtful),
+        ("comes back empty", report.empty),
+    ):
+        shown += [f"{what}: {sentence}" for sentence in sentences[:SHOWN_MAX]]
+        if len(sentences) > SHOWN_MAX:
+            shown.append(f"{what}: {len(sentences) - SHOWN_MAX} more; --json has all")
+    if report.is_done:
+        shown.append("done: start brokers, then gateways; subscriptions come back with the state logs")
+        return Answer(asdict(report), *shown)
+    if report.lost:
+        what = "this would be refused" if is_dry else "nothing was written of topics"
+        error = Found(
+            f"{what}, for what is named above is lost or cannot be seen: bring it back and run this again, or go on "
+            "without it with --accept-loss"
+        )
+        return Answer(asdict(report), *shown, error=error)
+    return Answer(asdict(report), *shown, "dry run: nothing was written")
+
+
+def _shown() -> Show:
+    """Says on standard error how far the work is, once it takes long: a line that is written over on a terminal."""
+    began_s = last_s = time.monotonic()
+    is_terminal, width = sys.stderr.isatty(), 0
+
+    def show(what: str, done: int, of: int) -> None:
+        nonlocal last_s, width
+        now_s = time.monotonic()
+        pause_s = 0.2 if is_terminal else 10.0
+        if not what:
+            if width:
+                click.echo("\r" + " " * width + "\r", nl=False, err=True)
+        elif now_s - began_s >= PATIENCE_S and now_s - last_s >= pause_s:
+            line = f"{what}: {done} of {of}"
+            click.echo(f"\r{line:<{width}}" if is_terminal else line, nl=not is_terminal, err=True)
+            last_s, width = now_s, max(width, len(line)) if is_terminal else 0
+
+    return show

@@ -1,0 +1,195 @@
+"""Facts in, records out: what follows from labels, tombstones, objects and a copy of the metadata."""
+
+from __future__ import annotations
+
+from quire.metadata.records import (
+    ArchivePointer,
+    Fragment,
+    LedgerRecord,
+    LedgerState,
+    NamespaceRecord,
+    SegmentRecord,
+    StateLogRecord,
+    TopicRecord,
+)
+from quire.rescue.bundle_plan import plan_bundles
+from quire.rescue.ledger_plan import BookieFacts, LedgerPlan, Told, plan_ledgers
+from quire.rescue.topic_plan import Archived, Copied, End, TopicPlan, overlaps, plan_topics
+from quire.tiering.segment_label import SegmentLabel
+from quire.wire.bookie import BookieId
+
+TOPIC = "persistent://t/n/x"
+BOOKIES = [BookieId(name, 1) for name in ("a", "b", "c")]
+
+
+def ledger(
+    ledger_id: int,
+    *,
+    purpose: str = f"topic:{TOPIC}",
+    bookies: str = "abc",
+    generation: int = 7,
+    first: int = 0,
+) -> LedgerRecord:
+    fragment = Fragment(first_entry=first, bookies=tuple(f"{name}:1" for name in bookies))
+    return LedgerRecord(
+        ledger_id=ledger_id,
+        state=LedgerState.CLOSED,
+        write_quorum=3,
+        ack_quorum=2,
+        fragments=(fragment,),
+        purpose=purpose,
+        generation=generation,
+    )
+
+
+def bookie(
+    at: int, *told: Told, more: set[int] | None = None, deleted: set[int] | None = None
+) -> BookieFacts:
+    labels = {each.record.ledger_id: each for each in told}
+    return BookieFacts(BOOKIES[at], {*labels, *(more or ())}, deleted or set(), labels)
+
+
+def plan_of(*records: LedgerRecord, deleted: set[int] | None = None) -> LedgerPlan:
+    return LedgerPlan({each.ledger_id: Told(each, 0) for each in records}, deleted or set())
+
+
+def end(first_index: int, messages: int) -> End:
+    return End(messages - 1, first_index, first_index + messages, 5, 6, 100)
+
+
+def segment(ledger_id: int, first_index: int, messages: int, name: str = "") -> SegmentRecord:
+    pointer = ArchivePointer(store="file:///a", name=name, bytes=9, crc=1, archived_ms=2) if name else None
+    return SegmentRecord(
+        ledger_id=ledger_id,
+        first_index=first_index,
+        sealed_ms=3,
+        last_entry=messages - 1,
+        messages=messages,
+        archive=pointer,
+        on_bookies=not name,
+    )
+
+
+def topics(
+    ledgers: LedgerPlan,
+    ends: dict[int, End],
+    copied: dict[str, Copied] | None = None,
+    archived: Archived | None = None,
+) -> TopicPlan:
+    return plan_topics(copied or {}, archived or Archived(), ledgers, ends, 99)
+
+
+# -- ledgers -----------------------------------------------------------------------------------------------
+
+
+def test_the_newest_label_holds_whoever_has_it() -> None:
+    before, after = ledger(5), ledger(5, bookies="abd", first=10)
+    plan = plan_ledgers([bookie(0, Told(before, 0)), bookie(1, Told(after, 1))], {5: Told(before, 0)}, ())
+    assert plan.ledgers == {5: Told(after, 1)}
+    assert plan_ledgers([bookie(0, Told(before, 0))], {5: Told(after, 1)}, ()).ledgers == {5: Told(after, 1)}
+
+
+def test_a_tombstone_on_one_bookie_is_the_end() -> None:
+    plan = plan_ledgers([bookie(0, Told(ledger(5), 0)), bookie(1, deleted={5})], {}, ())
+    assert not plan.ledgers and plan.deleted == {5} and plan.greatest_id == 5 and not plan.nameless
+
+
+def test_as_many_missing_as_the_ack_quorum_make_it_blind() -> None:
+    told = Told(ledger(5), 0)
+    one_missing = plan_ledgers([bookie(0, told), bookie(1, told)], {}, BOOKIES)
+    assert set(one_missing.missing) == {"c"} and not one_missing.blind
+    assert plan_ledgers([bookie(0, told)], {}, BOOKIES).blind
+    narrow = Told(LedgerRecord(ledger_id=6, ack_quorum=1, fragments=ledger(6).fragments), 0)
+    assert plan_ledgers([bookie(0, narrow), bookie(1)], {}, BOOKIES).blind
+    again = BookieFacts(BookieId("b", 2), {5}, set(), {5: told})
+    came_back = plan_ledgers([bookie(0, told), again], {}, ())
+    assert came_back.forgetful == {"b"} and came_back.blind, "it lost what it had, and c is away"
+
+
+def test_what_nobody_names_is_said() -> None:
+    assert plan_ledgers([bookie(0, more={8, 9}, deleted={9})], {}, ()).nameless == [8]
+
+
+# -- topics ------------------------------------------------------------------------------------------------
+
+
+def test_segments_are_in_order_and_their_totals_told_by_blocks() -> None:
+    plan = topics(plan_of(ledger(9), ledger(5)), {9: end(30, 10), 5: end(0, 30)})
+    made = plan.topics[TOPIC]
+    assert [(s.ledger_id, s.first_index, s.messages, s.on_bookies) for s in made.segments] == [
+        (5, 0, 30, True),
+        (9, 30, 10, True),
+    ]
+    assert made.record.generation == 7 and not plan.lost and plan.messages == 40
+
+
+def test_a_gap_is_a_loss() -> None:
+    plan = topics(plan_of(ledger(5), ledger(9)), {5: end(0, 30), 9: end(35, 10)})
+    assert plan.lost == [f"5 messages of {TOPIC}, from message 30 on"]
+
+
+def test_an_end_beyond_the_next_beginning_is_to_be_cut() -> None:
+    plan = topics(plan_of(ledger(5), ledger(9)), {5: end(0, 32), 9: end(30, 10)})
+    assert overlaps(plan) == {5: 30}
+
+
+def test_what_is_in_the_archive_alone_is_told_by_its_label() -> None:
+    archived = Archived({"segments/5"}, [SegmentLabel(topic=TOPIC, segment=segment(5, 0, 30, "segments/5"))])
+    plan = topics(plan_of(ledger(9), deleted={5}), {9: end(30, 10)}, archived=archived)
+    first, second = plan.topics[TOPIC].segments
+    assert (first.ledger_id, first.on_bookies, second.ledger_id) == (5, False, 9) and not plan.lost
+
+
+def test_what_the_copy_names_and_nobody_has_is_trimmed_or_lost() -> None:
+    known = {TOPIC: Copied(TopicRecord(name=TOPIC, generation=7), [segment(5, 0, 30), segment(9, 30, 10)])}
+    lost = topics(plan_of(ledger(9)), {9: end(30, 10)}, known)
+    assert lost.lost == [f"segment 5 of {TOPIC} with 30 messages"]
+    trimmed = topics(plan_of(ledger(9), deleted={5}), {9: end(30, 10)}, known)
+    assert not trimmed.lost and [s.ledger_id for s in trimmed.topics[TOPIC].segments] == [9]
+    gone = {TOPIC: Copied(TopicRecord(name=TOPIC, generation=7), [segment(5, 0, 30, "segments/5")])}
+    doubtful = topics(plan_of(ledger(9)), {9: end(30, 10)}, gone)
+    assert "is not in the archive" in doubtful.doubtful[0] and not doubtful.lost
+
+
+def test_a_former_topic_of_the_same_name_does_not_come_back() -> None:
+    plan = topics(plan_of(ledger(5, generation=6), ledger(9)), {5: end(0, 30), 9: end(0, 10)})
+    assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9] and not plan.lost
+
+
+def test_a_copy_whose_tail_bookies_lost_is_read_from_the_archive() -> None:
+    known = {TOPIC: Copied(TopicRecord(name=TOPIC, generation=7), [segment(5, 0, 30, "segments/5")])}
+    plan = topics(plan_of(ledger(5)), {5: end(0, 20)}, known, Archived({"segments/5"}))
+    (only,) = plan.topics[TOPIC].segments
+    assert only.messages == 30 and not only.on_bookies and not plan.lost
+
+
+def test_partitions_have_a_parent() -> None:
+    part = f"{TOPIC}-partition-2"
+    plan = topics(plan_of(ledger(5, purpose=f"topic:{part}")), {5: end(0, 1)})
+    assert plan.topics[TOPIC].record.partitions == 3 and "it may have had more" in plan.doubtful[0]
+    known = {TOPIC: Copied(TopicRecord(name=TOPIC, partitions=8), ())}
+    plan = topics(plan_of(ledger(5, purpose=f"topic:{part}")), {5: end(0, 1)}, known)
+    assert plan.topics[TOPIC].record.partitions == 8 and not plan.doubtful
+
+
+# -- bundles -----------------------------------------------------------------------------------------------
+
+
+def test_state_logs_are_where_their_ledgers_say() -> None:
+    low, high = "state:t/n/00000000_80000000", "state:t/n/80000000_ffffffff"
+    ledgers = plan_of(ledger(5, purpose=low), ledger(6, purpose=high), ledger(7, purpose=low))
+    plan = plan_bundles({}, {}, ledgers, {5, 6}, ["t/n"])
+    assert plan.logs == {
+        "t/n/00000000_80000000": StateLogRecord(ledgers=(5,)),
+        "t/n/80000000_ffffffff": StateLogRecord(ledgers=(6,)),
+    }
+    assert plan.bare == ["t/n"] and plan.namespaces["t/n"].boundaries == ("00000000", "80000000", "ffffffff")
+
+
+def test_a_bundle_that_was_split_since_the_copy_went_on_as_the_lower_part() -> None:
+    whole, high = "00000000_ffffffff", "80000000_ffffffff"
+    copied = {"t/n": NamespaceRecord(tenant="t", name="n")}
+    ledgers = plan_of(ledger(5, purpose=f"state:t/n/{whole}"), ledger(6, purpose=f"state:t/n/{high}"))
+    plan = plan_bundles(copied, {f"t/n/{whole}": StateLogRecord(ledgers=(5,))}, ledgers, {5, 6}, ())
+    assert plan.logs["t/n/00000000_80000000"].ledgers == (5,) and plan.logs[f"t/n/{high}"].ledgers == (6,)
+    assert not plan.bare

@@ -1,0 +1,191 @@
+"""Copies of the metadata store in the archive: what nobody else has, for the day on which it is lost for good.
+
+    metadata/TIME-UNIQUE    `sealed`, kind "metadata", version 1: zlib over msgpack of `MetadataCopy`
+
+The coordinator takes one every ten minutes, more seldom where taking one takes long, and the last five are kept. It
+has every node that lives longer than its session. It is read node by node while the cluster goes on, so it is of no one
+moment; `quire.rescue` joins it with what bookies and segments say of themselves, which is newer. Labels there (`ledger.
+labels`, `segment_label`) know each ledger and each segment; policies, schemas, permissions and the number of partitions
+only a copy does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+from uuid import uuid4
+from zlib import compress, decompress
+
+import msgspec
+
+from quire.metadata import paths
+from quire.metadata.cluster import find_cluster
+from quire.metadata.store import MetadataStore
+from quire.objects.store import ObjectStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
+from quire.runtime.tasks import Tasks
+from quire.tiering.sealed import seal, unseal
+
+PREFIX: Final = "metadata/"
+KEPT: Final = 5
+LOOK_S: Final = 15.0
+INTERVAL_S: Final = 600.0
+"""Between two copies."""
+SHARE: Final = 0.01
+"""Of its time a coordinator spends on copies at most: where one takes a minute, there is one in a hundred."""
+AT_ONCE: Final = 32
+
+_KIND: Final = "metadata"
+_VERSION: Final = 1
+_FOLDERS: Final = {
+    paths.BOOKIES: 1,
+    paths.WALS: 1,
+    paths.TENANTS: 1,
+    paths.NAMESPACES: 2,
+    paths.POLICIES: 3,
+    paths.SCHEMAS: 3,
+    paths.SCHEMA_BODIES: 3,
+    paths.STATE: 3,
+    paths.TOPICS: 4,
+    paths.MANIFESTS: 4,
+    paths.LEDGERS: 2,
+}
+"""How deep below each of these its records lie. Records that name others come before these, but for ledgers."""
+
+log = logging.getLogger(__name__)
+
+
+class CopiedNode(msgspec.Struct, frozen=True, array_like=True):
+    path: str
+    version: int
+    value: bytes
+
+
+class MetadataCopy(msgspec.Struct, frozen=True):
+    """`cluster` is the id of the cluster, `taken_ms` when taking it began."""
+
+    cluster: str
+    taken_ms: int
+    nodes: tuple[CopiedNode, ...]
+
+
+async def take(store: MetadataStore, now_ms: int) -> MetadataCopy:
+    """All records that there are. Raises `Unavailable`, `ConfigurationError` where no cluster was begun."""
+    cluster = await find_cluster(store, "this metadata store")
+    found: list[CopiedNode] = []
+    for path in (paths.CLUSTER, paths.LEDGER_IDS):
+        found += await _get_all(store, [path])
+    for folder, depth in _FOLDERS.items():
+        async for parent in _parents(store, folder, depth - 1):
+            names = await store.children(parent)
+            found += await _get_all(store, [f"{parent}/{name}" for name in names])
+    return MetadataCopy(cluster.uuid, now_ms, tuple(found))
+
+
+async def _parents(store: MetadataStore, folder: str, depth: int) -> AsyncIterator[str]:
+    if depth == 0:
+        yield folder
+        return
+    for name in await store.children(folder):
+        async for parent in _parents(store, f"{folder}/{name}", depth - 1):
+            yield parent
+
+
+async def _get_all(store: MetadataStore, wanted: list[str]) -> list[CopiedNode]:
+    """Without those that were deleted meanwhile."""
+
+    async def get(path: str) -> CopiedNode | None:
+        try:
+            node = await store.get(path)
+        except NotFound:
+            return None
+        return None if node.ephemeral else CopiedNode(path, node.version, node.value)
+
+    found: list[CopiedNode] = []
+    for start in range(0, len(wanted), AT_ONCE):
+        some = await asyncio.gather(*map(get, wanted[start : start + AT_ONCE]))
+        found += [node for node in some if node is not None]
+    return found
+
+
+def encode(copy: MetadataCopy) -> bytes:
+    return seal(_KIND, _VERSION, compress(msgspec.msgpack.encode(copy), 1))
+
+
+def decode(sealed: bytes, where: str) -> MetadataCopy:
+    """Raises `CorruptionError`."""
+    content = unseal(_KIND, _VERSION, sealed, where)
+    try:
+        return msgspec.msgpack.decode(decompress(content), type=MetadataCopy)
+    except Exception as error:
+        raise CorruptionError(f"{where} cannot be read: {error}") from error
+
+
+async def put(objects: ObjectStore, copy: MetadataCopy) -> str:
+    """Put a copy into the archive, then delete all but the newest; returns its name. Raises what the store does."""
+    sealed = await objects.run(lambda: encode(copy))
+    name = f"{PREFIX}{copy.taken_ms:016d}-{uuid4().hex}"
+    await objects.put_whole(name, [sealed])
+    for older in (await objects.list(PREFIX))[:-KEPT]:
+        await objects.delete(older.name)
+    return name
+
+
+async def newest(objects: ObjectStore) -> tuple[MetadataCopy | None, list[str]]:
+    """The newest copy that can be read, and what is wrong with later ones. Raises `Unavailable`."""
+    damaged: list[str] = []
+    for info in reversed(await objects.list(PREFIX)):
+        found = bytes(await objects.get_range(info.name, 0, info.bytes))
+        try:
+            return decode(found, f"object {info.name}"), damaged
+        except CorruptionError as error:
+            damaged.append(str(error))
+    return None, damaged
+
+
+class MetadataCopies:
+    """Takes copies as long as this process `is_coordinator`."""
+
+    def __init__(
+        self, store: MetadataStore, objects: ObjectStore, clock: Clock, is_coordinator: Callable[[], bool]
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._clock = clock
+        self._is_coordinator = is_coordinator
+        self._tasks = Tasks("metadata copies")
+        self._next_s = 0.0
+        self._failing = ""
+
+    async def start(self) -> None:
+        self._tasks.start_every(LOOK_S, self._look, "copy the metadata")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    async def _look(self) -> None:
+        if self._is_coordinator() and self._clock.monotonic() >= self._next_s:
+            await self._tell_failure(self.copy)
+
+    async def _tell_failure(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Once, and not at each look."""
+        try:
+            await work()
+        except QuireError as error:
+            if str(error) != self._failing:
+                log.warning("the metadata cannot be copied into the archive, trying again: %s", error)
+            self._failing = str(error)
+        else:
+            self._failing = ""
+
+    async def copy(self) -> None:
+        """Take one now. Raises what the stores do."""
+        began_s = self._clock.monotonic()
+        copy = await take(self._store, self._clock.now_ms())
+        name = await put(self._objects, copy)
+        ended_s = self._clock.monotonic()
+        self._next_s = ended_s + max(INTERVAL_S, (ended_s - began_s) / SHARE)
+        log.info("copied %d records of the metadata into the archive: %s", len(copy.nodes), name)
