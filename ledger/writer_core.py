@@ -228,6 +228,25 @@ class _Change(NamedTuple):
     fragments: tuple[Fragment, ...]
 
 
+class _First:
+    """Stands for a core's `send` until the first block is sent; see `WriterCore.before_first`."""
+
+    __slots__ = ("_begun", "_core", "_send")
+
+    def __init__(
+        self, core: WriterCore, send: Callable[[Pending, Replica], None], begun: Callable[[], None]
+    ) -> None:
+        self._core = ref(core)
+        self._send = send
+        self._begun = begun
+
+    def __call__(self, pending: Pending, replica: Replica) -> None:
+        if (core := self._core()) is not None and core._send is self:
+            core._send = self._send
+            self._begun()
+        self._send(pending, replica)
+
+
 _BOOKIE_LOST = frozenset(
     {Status.UNREACHABLE, Status.READ_ONLY, Status.IO_ERROR, Status.LIMBO, Status.WRONG_BOOKIE}
 )
@@ -257,7 +276,9 @@ class WriterCore:
         self.changes = 0
         self._changes_max = changes_max
         self._owner = ref(effects)
-        self._send = effects.send  # an outbox's, which does not know the owner
+        self._send: Callable[[Pending, Replica], None] = (
+            effects.send
+        )  # an outbox's, which does not know the owner
         self._unconfirmed: list[Pending] = []
         self._lagging = Lagging(lag or Lag())
         self._change: _Change | None = None
@@ -267,16 +288,7 @@ class WriterCore:
 
     def before_first(self, begun: Callable[[], None]) -> None:
         """Call `begun` when the first block is about to be sent; no later one pays for it."""
-        core, send = ref(self), self._send
-
-        def first(pending: Pending, replica: Replica) -> None:
-            found = core()
-            if found is not None and found._send is first:
-                found._send = send
-                begun()
-            send(pending, replica)
-
-        self._send = first
+        self._send = _First(self, self._send, begun)
 
     # -- what others may ask ---------------------------------------------------------------------------
     @property

@@ -21,8 +21,8 @@ from tests.serving.silent import publish_silently
 
 TOPICS = 500
 AT_ONCE = 50
-BYTES_PER_TOPIC_MAX = 1000
-"""With one durable subscription, and one ledger that the bookie keeps."""
+BYTES_PER_TOPIC_MAX = 1200
+"""With one durable subscription, and one ledger that the bookie keeps, and its label."""
 
 
 async def use(running: Standalone, number: int) -> None:

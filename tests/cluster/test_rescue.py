@@ -14,7 +14,6 @@ import pytest
 from quire.metadata.open import open_store
 from quire.objects.open import open_store as open_archive
 from quire.runtime.errors import ConfigurationError, Unavailable
-from quire.testing.zookeeper_server import free_port
 from quire.tiering import metadata_copy
 from tests.cli.running import Ran, quire
 from tests.cluster.versions import MixedCluster, mixed_cluster
@@ -26,8 +25,7 @@ ARCHIVED, LATE, PARTED = (f"persistent://public/default/{name}" for name in ("ar
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[MixedCluster]:
-    address, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    async with mixed_cluster(tmp_path / "cluster", address, http) as made:
+    async with mixed_cluster(tmp_path / "cluster") as made:
         made.broker_flags = {"archive-lag-ms": "1s"}
         for name in (*BOOKIES, *SERVING):
             await made.run(name, None)
