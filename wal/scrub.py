@@ -12,7 +12,7 @@ from typing import Final
 
 from quire.metadata.records import WalRecord, WalState
 from quire.metadata.store import MetadataStore
-from quire.objects.store import ObjectInfo
+from quire.objects.store import ObjectInfo, ObjectStore
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.wal import wal_object
 from quire.wal.context import WalContext
@@ -25,11 +25,25 @@ from quire.wal.view import View
 GRACE_MS: Final = 3_600_000
 """An object that is younger may be about to be named."""
 
+FENCE_MS: Final = 90 * 86_400_000
+"""A fence bars a writer that stands still with an upload under way; one that stood for so long is not waited for."""
+
 
 async def records(metadata: MetadataStore) -> list[WalRecord]:
     """Those of all WALs, the oldest first. Raises `Unavailable`."""
     found = await all_records(metadata)
     return sorted(found.values(), key=lambda record: (record.created_ms, record.uuid))
+
+
+async def closer_of(objects: ObjectStore, record: WalRecord) -> str:
+    """Who has closed the WAL, by its fence; its writer when there is none, "" while it is open. `Unavailable`."""
+    if record.state is not WalState.CLOSED:
+        return ""
+    name = wal_object.data_name(record.uuid, record.end_seq)
+    try:
+        return wal_object.closer_of(await objects.get_range(name, 0, wal_object.FENCE_BYTES))
+    except NotFound:
+        return record.broker
 
 
 @dataclass
@@ -76,7 +90,7 @@ async def verify(context: WalContext, uuid: str) -> Verified:
 async def strays(context: WalContext, now_ms: int) -> list[ObjectInfo]:
     """Objects below `wal/`, older than an hour, that no WAL needs. Raises what the stores do.
 
-    The fence of a WAL that is gone is none: its writer may stand still for as long as it likes.
+    The fence of a WAL that is gone is one after ninety days.
     """
     known = {record.uuid: record for record in await records(context.metadata)}
     named: dict[str, set[str]] = {}
@@ -88,7 +102,7 @@ async def strays(context: WalContext, now_ms: int) -> list[ObjectInfo]:
             continue
         if record is None:
             is_fence = wal_object.seq_of(info.name) is not None and info.bytes == wal_object.FENCE_BYTES
-            if not is_fence:
+            if not is_fence or info.modified_ms <= now_ms - FENCE_MS:
                 found.append(info)
             continue
         if uuid not in named:

@@ -59,6 +59,8 @@ async def test_what_no_record_names_is_a_stray_when_it_is_old() -> None:
     assert await scrub.strays(node.context, now_ms) == []
     old = await scrub.strays(node.context, now_ms + 2 * scrub.GRACE_MS)
     assert sorted(info.name for info in old) == sorted(names)
+    ancient = await scrub.strays(node.context, now_ms + scrub.FENCE_MS + scrub.GRACE_MS)
+    assert sorted(info.name for info in ancient) == sorted([*names, wal_object.data_name(gone, 3)])
     await node.wal.stop()
 
 
@@ -79,7 +81,8 @@ def test_the_commands(tmp_path: Path) -> None:
 
     uuid = asyncio.run(write())
     assert [row["uuid"] for row in quire("wal", "list", *stores, "--json").json] == [uuid]
-    assert quire("wal", "show", uuid[:8], *stores, "--json").json["end_seq"] == 1
+    shown = quire("wal", "show", uuid[:8], *stores, "--json").json
+    assert (shown["end_seq"], shown["closed_by"]) == (1, shown["broker"]), "its writer stopped as it should"
     assert quire("wal", "verify", *stores, "--json").json[0]["ledgers"] == 1
     assert quire("wal", "scrub", *stores, "--json").json == []
     assert "ends before object 1" in quire("wal", "close", uuid, *stores).out
