@@ -75,6 +75,14 @@ class Network:
         """A firewall: connections are lost, and new ones refused."""
         self._thread.call(lambda: [link.refuse() for link in self._between(one, other)])
 
+    def turn_away(self, one: str, other: str, answer: bytes) -> None:
+        """A server that is busy: each request of the one to the other gets this answer. Those under way are lost."""
+        self._thread.call(lambda: self._links[one, other].turn_away(answer))
+
+    def slow(self, one: str, other: str, delay_s: float) -> None:
+        """Each way takes so much longer."""
+        self._thread.call(lambda: [link.slow(delay_s) for link in self._between(one, other)])
+
     def mend(self, one: str, other: str) -> None:
         self._thread.call(lambda: [link.mend() for link in self._between(one, other)])
 
