@@ -20,7 +20,7 @@ from quire.wal.own_record import OwnRecord, all_records
 from quire.wal.run_index import RunIndex
 from quire.wal.run_reader import RunReader, read_data_object
 from quire.wal.set_objects import SetObjects
-from quire.wal.view import View
+from quire.wal.view import LOOKS_MAX, View
 
 GRACE_MS: Final = 3_600_000
 """An object that is younger may be about to be named."""
@@ -59,32 +59,47 @@ class Verified:
 
 
 async def verify(context: WalContext, uuid: str) -> Verified:
-    """Read all that the WAL's record names. Raises `NotFound`, `Unavailable`; damage is told, not raised."""
+    """Read all that the WAL's record names. Raises `NotFound`, `Unavailable`; damage is told, not raised.
+
+    A WAL that lives goes on meanwhile: what was damaged or not there is told when the record names it still.
+    """
     await OwnRecord.read(context.metadata, uuid)
     found, view = Verified(uuid), View(context, uuid)
     try:
         await view.refresh()
+        for _ in range(LOOKS_MAX):
+            wrong = await _read(context, view, found)
+            if not wrong:
+                break
+            await view.refresh()
+            found.damage = [why for name, why in wrong.items() if name in view.index]
+            if found.damage:
+                break
     except CorruptionError as error:
         found.damage.append(str(error))
-        return found
+    return found
+
+
+async def _read(context: WalContext, view: View, found: Verified) -> dict[str, str]:
+    """Read what the view has, and count it; what is wrong with which object."""
+    damage = {}
+    found.sets = found.data_objects = found.bytes = 0
     found.ledgers = sum(1 for _ in view.index.ledgers())
-    reader = RunReader(context.objects, view.index, context.cache)
+    reader, objects = RunReader(context.objects, view.index, context.cache), context.objects
     for name in list(view.index):
         seq = wal_object.seq_of(name)
         try:
             if seq is None:
                 found.sets += 1
                 for run in view.index.runs_of(name):
-                    found.bytes += len(await context.objects.run(partial(reader.load, run)))
+                    found.bytes += len(await objects.run(partial(reader.load, run)))
             else:
                 found.data_objects += 1
-                blocks = await context.objects.run(
-                    partial(read_data_object, context.objects.blocking, uuid, seq)
-                )
+                blocks = await objects.run(partial(read_data_object, objects.blocking, view.uuid, seq))
                 found.bytes += sum(map(len, blocks))
         except (CorruptionError, NotFound) as error:
-            found.damage.append(str(error))
-    return found
+            damage[name] = str(error)
+    return damage
 
 
 async def strays(context: WalContext, now_ms: int) -> list[ObjectInfo]:

@@ -13,6 +13,7 @@ from quire.runtime.clock import SystemClock
 from quire.wal import scrub, wal_object
 from quire.wal.own_record import OwnRecord
 from quire.wal.storage import WalStorage
+from quire.wal.view import View
 from tests.cli.running import quire
 from tests.wal.blocks import made
 from tests.wal.context import wal_context
@@ -36,6 +37,22 @@ async def test_every_rotten_byte_is_found_and_no_sound_one() -> None:
     (name,) = [name for name in node.store.faults.objects if "/set-" in name]
     node.store.faults.flip(name, 150)
     assert "set-" in (await scrub.verify(node.context, node.uuid)).damage[0]
+    await node.wal.stop()
+
+
+async def test_what_becomes_a_set_while_it_is_read_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0), made(2, 0))
+    looked = View.refresh
+
+    async def refresh(self: View) -> None:
+        await looked(self)
+        await node.wal.flush()  # as soon as somebody has looked at the record
+        await node.wal.emptied()
+
+    monkeypatch.setattr(View, "refresh", refresh)
+    found = await scrub.verify(node.context, node.uuid)
+    assert (found.ledgers, found.sets, found.data_objects, found.damage) == (2, 1, 0, [])
     await node.wal.stop()
 
 
