@@ -56,6 +56,8 @@ class WalDirectory:
         self._wanted = asyncio.Event()
         self._why_not_ready = "the write-ahead log has not begun yet"
         self._is_proven = False
+        self._told: type[QuireError] | None = None
+        """What kind of reason the log has; while it is tried again, another of that kind says nothing new."""
         self._on_flushed: list[Callable[[], None]] = []
         self._doubt: asyncio.TimerHandle | None = None
         self._unwatch: Callable[[], None] = lambda: None
@@ -156,6 +158,7 @@ class WalDirectory:
 
     def _not_ready(self, why: QuireError) -> None:
         self._why_not_ready = f"nothing can be published: {why}"
+        self._told = type(why)
         log = _log.error if isinstance(why, ConfigurationError) else _log.warning
         log("%s", self._why_not_ready)
 
@@ -168,7 +171,7 @@ class WalDirectory:
                 await self._begin()
                 self._wanted.clear()
             except QuireError as error:
-                if str(error) not in self._why_not_ready:
+                if type(error) is not self._told:
                     self._not_ready(error)
                 await asyncio.sleep(RETRY_S)
 

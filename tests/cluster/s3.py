@@ -34,7 +34,7 @@ class S3:
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
-        self._port = port
+        self.port = port
         self._program = versitygw()
         self.keeps = self._program is not None
         """Whether objects outlive the process."""
@@ -42,13 +42,13 @@ class S3:
     def command(self) -> list[str]:
         (self._folder / BUCKET).mkdir(parents=True)
         if self._program is None:
-            return [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self._port)]
+            return [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self.port)]
         keys = ("--access", ACCESS_KEY, "--secret", SECRET_KEY)
         return [
             self._program,
             *keys,
             "--port",
-            f"127.0.0.1:{self._port}",
+            f"127.0.0.1:{self.port}",
             "--quiet",
             "posix",
             str(self._folder),
@@ -60,7 +60,7 @@ class S3:
 
     def _look(self) -> bool:
         method = "GET" if self.keeps else "PUT"  # moto takes requests that nobody signed
-        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/{BUCKET}", method=method)
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=5):
                 return True
