@@ -121,6 +121,8 @@ def owner_of(port: int, connected_to: int, names: Mapping[int, str]) -> str:
 def _inode(port: int, connected_to: int) -> str | None:
     local, remote = f":{port:04X}", f":{connected_to:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        if local not in line:
+            continue  # there may be thousands
         fields = line.split()
         if fields[1].endswith(local) and fields[2].endswith(remote):
             return fields[9]
