@@ -31,7 +31,8 @@ build/spark/%: pyproject.toml
 	@ln -sf "$(CURDIR)/pyspark_quire.py" "$$($@/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 	@touch $@
 
-# Kill, pause, cut off, fill up and replace processes of a cluster at random for ten minutes. SEED=… repeats a run.
+# Kill, pause, cut off, fill up and replace processes of a cluster at random for ten minutes, and then of one without
+# bookies, with its store. SEED=… repeats a run.
 chaos: $(VENV)/.dev
 	QUIRE_CHAOS_SECONDS=600 $(if $(SEED),QUIRE_CHAOS_SEED=$(SEED)) $(BIN)/pytest -q -s tests/cluster/test_chaos.py
 

@@ -1,14 +1,16 @@
 """A write-ahead log on object storage: rates, latencies and uploads, with the upload times of a real store injected.
 
-    python -m bench.wal [QUESTION …]      (all without arguments; about three minutes)
+    python -m bench.wal [QUESTION …]      (all without arguments; about six minutes)
 
-The store is a directory. The server is this file again, with `serve` and two times in front: so much longer each upload
-takes, and one of a hundred. How much the load generator has outstanding decides: 120 MB here, in batches of 120 KiB.
+The store is a directory. The server is this file again, with `serve` and times in front: so much longer each upload
+takes, and one of a hundred. Each call to the store leaves a byte in a file, to be counted. How much the load generator
+has outstanding decides: 120 MB here, in batches of 120 KiB.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
 from bench.report import ask
@@ -24,38 +26,59 @@ from quire.cli import parts
 from quire.cli.main import main as quire
 from quire.objects.open import open_for_log
 from quire.objects.store import BlockingStore, ObjectStore
+from quire.wal import object_journal
 from quire.wire.block import Buffer
 
+T = TypeVar("T")
 KIB = 1024
 
 
 class SlowPuts(ObjectStore):
     """Each upload takes `usual_s` longer, and one of a hundred `late_s`."""
 
-    def __init__(self, store: BlockingStore, threads: int, usual_s: float, late_s: float) -> None:
+    def __init__(
+        self, store: BlockingStore, threads: int, usual_s: float, late_s: float, calls: BinaryIO
+    ) -> None:
         super().__init__(store, threads=threads)
+        self._calls = calls
         self._usual_s = usual_s
         self._late_s = late_s
         self._chance = random.Random(7)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self._calls.write(b".")
+        return await super().run(work)
 
     async def put_whole(self, name: str, parts: Sequence[Buffer]) -> None:
         await asyncio.sleep(self._late_s if self._chance.random() < 0.01 else self._usual_s)
         await super().put_whole(name, parts)
 
 
-def serve(usual_ms: float, late_ms: float, *words: str) -> None:
+def serve(usual_ms: float, late_ms: float, hedge_factor: float, calls: str, *words: str) -> None:
+    file = open(calls, "ab", buffering=0)  # noqa: SIM115  (as long as the process lives)
+
     def opened(url: str, threads: int) -> ObjectStore:
         plain = open_for_log(url, threads)
-        return SlowPuts(plain.blocking, threads, usual_ms / 1000, late_ms / 1000)
+        return SlowPuts(plain.blocking, threads, usual_ms / 1000, late_ms / 1000, file)
 
-    with mock.patch.object(parts, "open_for_log", opened), mock.patch.object(sys, "argv", ["quire", *words]):
+    with (
+        mock.patch.object(parts, "open_for_log", opened),
+        mock.patch.object(object_journal, "HEDGE_FACTOR", hedge_factor),
+        mock.patch.object(sys, "argv", ["quire", *words]),
+    ):
         quire()
 
 
 class Server:
     """A standalone process with a WAL in a directory that is removed afterwards."""
 
-    def __init__(self, usual_ms: float = 0, late_ms: float | None = None, *flags: str) -> None:
+    def __init__(
+        self,
+        usual_ms: float = 0,
+        late_ms: float | None = None,
+        *flags: str,
+        hedge_factor: float = object_journal.HEDGE_FACTOR,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="quire-bench-")
         root = self._folder.name
         words = [
@@ -69,7 +92,8 @@ class Server:
         ]
         words += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
         late = usual_ms if late_ms is None else late_ms
-        command = [sys.executable, "-m", "bench.wal", "serve", str(usual_ms), str(late), *words]
+        times = [str(usual_ms), str(late), str(hedge_factor), f"{root}/calls"]
+        command = [sys.executable, "-m", "bench.wal", "serve", *times, *words]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         _, service_url, self.http_url = self.process.stdout.readline().split()
@@ -91,12 +115,20 @@ class Server:
         ):
             raise SystemExit("the load generator failed")
 
+    @property
+    def calls(self) -> int:
+        """To the store, so far."""
+        return os.path.getsize(f"{self._folder.name}/calls")
+
     def metric(self, name: str) -> float:
         with urllib.request.urlopen(f"{self.http_url}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
 
+SETTLE_S = 20.0
+"""Segments go to the archive meanwhile."""
+ARCHIVED = ("--segment-bytes-max", "64MiB", "--archive-delay-ms", "1s", "--archive-lag-ms", "0s")
 BATCHES = ("--size", KIB, "--batch", 120, "--outstanding", 1_000, "--seconds", 8)
 
 
@@ -116,18 +148,24 @@ def one_topic_far_away() -> None:
 
 
 def latency() -> None:
-    """2,000 messages a second, uploads of 60 ms, one of a hundred of 250 ms, for three times of gathering."""
-    for batch_ms in (250, 50):
-        with Server(60, 250, "--wal-batch-ms", f"{batch_ms}ms") as server:
-            label = f"2,000/s, gathered for {batch_ms} ms"
+    """2,000 messages a second, uploads of 60 ms, one of a hundred of 250 ms, hedged or not; then lone messages."""
+    for batch_ms, factor in (
+        (250, object_journal.HEDGE_FACTOR),
+        (50, object_journal.HEDGE_FACTOR),
+        (250, 1e9),
+        (50, 1e9),
+    ):
+        with Server(60, 250, "--wal-batch-ms", f"{batch_ms}ms", hedge_factor=factor) as server:
+            label = f"2,000/s, gathered for {batch_ms} ms, {'' if factor < 1e9 else 'not '}hedged"
             server.load("produce", "--label", label, "--rate", 2_000, "--outstanding", 10_000)
-
-
-TRICKLE = ("--topics", 1_000, "--rate", 1_000, "--outstanding", 10_000, "--seconds", 10)
+    with Server(60) as server:
+        server.load(
+            "produce", "--label", "a lone message a second, uploads of 60 ms", "--rate", 1, "--seconds", 15
+        )
 
 
 def uploads() -> None:
-    """Uploads a second of many topics that trickle, and of none."""
+    """Uploads a second of many topics with a message a second each, and what an idle broker asks the store."""
     with Server() as server:
         before, begin = server.metric("quire_wal_objects_written_total"), time.monotonic()
         server.load(
@@ -135,10 +173,32 @@ def uploads() -> None:
         )
         made = server.metric("quire_wal_objects_written_total") - before
         print(f"uploads a second of 1,000 topics: {made / (time.monotonic() - begin):.1f}")
-        time.sleep(3)
-        before = server.metric("quire_wal_objects_written_total")
-        time.sleep(10)
-        print(f"uploads in ten idle seconds: {server.metric('quire_wal_objects_written_total') - before:.0f}")
+    with Server() as server:
+        time.sleep(5)
+        before = server.calls
+        time.sleep(60)
+        print(f"requests to the store in an idle minute: {server.calls - before}, at the start: {before}")
+
+
+def catch_up() -> None:
+    """One topic read from its beginning: from sets, and from the archive."""
+    topic = ("--topics", 1, "--prefix", "old")
+    for where, *flags in (("sets",), ("the archive", *ARCHIVED)):
+        with Server(0, None, *flags) as server:
+            server.load("produce", "--label", f"to be read from {where}", *topic, *BATCHES)
+            time.sleep(SETTLE_S)
+            server.load(
+                "consume",
+                "--label",
+                f"read from {where}",
+                *topic,
+                "--batch",
+                120,
+                "--seconds",
+                5,
+                "--permits",
+                100_000,
+            )
 
 
 QUESTIONS: dict[str, Callable[[], Any]] = {
@@ -146,10 +206,12 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
     "one-topic": one_topic_far_away,
     "latency": latency,
     "uploads": uploads,
+    "catch-up": catch_up,
 }
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(float(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])
+        usual_ms, late_ms, hedge_factor = map(float, sys.argv[2:5])
+        serve(usual_ms, late_ms, hedge_factor, *sys.argv[5:])
     else:
         ask(QUESTIONS)

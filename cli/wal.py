@@ -100,9 +100,9 @@ async def list_(context: WalContext) -> Answer:
 @_verb("show")
 @click.argument("uuid")
 async def show(context: WalContext, uuid: str) -> Answer:
-    """Print the record of the log UUID, or of the one whose UUID begins so."""
+    """Print the record of the log UUID, or of the one whose UUID begins so, and who closed it."""
     [record] = await _chosen(context, uuid)
-    shown = msgspec.to_builtins(record)
+    shown = msgspec.to_builtins(record) | {"closed_by": await scrubbing.closer_of(context.objects, record)}
     return Answer(shown, shown)
 
 

@@ -9,7 +9,8 @@ One process of a cluster does it, for there is one who coordinates repair; safet
 A writer is gone when its broker is not registered, or has begun another WAL since. Who is closed by mistake begins
 another one.
 
-The fence stays: a writer that stands still may have an upload under way for as long as it likes.
+The fence stays: a writer that stands still may have an upload under way for as long as it likes. After ninety days
+`quire wal scrub --delete` takes it away.
 """
 
 from __future__ import annotations

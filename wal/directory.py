@@ -5,7 +5,8 @@
     available()       bookies, where the cluster has some; new ledgers go to `own_wal`
 
 The own WAL is begun when the store has proven itself (`probe`), and when one ends another is begun, as soon as store
-and metadata answer. Until then nothing is available, so topics answer "try again", and `why_not_ready` says why.
+and metadata answer; the store proves itself again when it had barred us. Until then nothing is available, so topics
+answer "try again", and `why_not_ready` says why.
 
 A WAL ends with its process's session (law 18): whoever takes over closes it then, which shortens the pause. Safety
 does not rest on that.
@@ -54,6 +55,9 @@ class WalDirectory:
         self._others: dict[str, ForeignWal] = {}
         self._wanted = asyncio.Event()
         self._why_not_ready = "the write-ahead log has not begun yet"
+        self._is_proven = False
+        self._told: type[QuireError] | None = None
+        """What kind of reason the log has; while it is tried again, another of that kind says nothing new."""
         self._on_flushed: list[Callable[[], None]] = []
         self._doubt: asyncio.TimerHandle | None = None
         self._unwatch: Callable[[], None] = lambda: None
@@ -131,8 +135,10 @@ class WalDirectory:
 
     # -- the own WAL -------------------------------------------------------------------------------------
     async def _prove(self) -> None:
-        await self.context.objects.prepare()
-        await probe(self.context.objects)
+        if not self._is_proven:
+            await self.context.objects.prepare()
+            await probe(self.context.objects)
+            self._is_proven = True
 
     async def _begin(self) -> None:
         record = await OwnRecord.begin(self.context)
@@ -144,6 +150,7 @@ class WalDirectory:
 
     def _ended(self, own: WalStorage, why: QuireError) -> None:
         self._own = None
+        self._is_proven = self._is_proven and not isinstance(why, ConfigurationError)
         self._not_ready(why)
         self._tell_flushed()
         self._tasks.start(own.stop(), "stop a WAL that has ended")
@@ -151,6 +158,7 @@ class WalDirectory:
 
     def _not_ready(self, why: QuireError) -> None:
         self._why_not_ready = f"nothing can be published: {why}"
+        self._told = type(why)
         log = _log.error if isinstance(why, ConfigurationError) else _log.warning
         log("%s", self._why_not_ready)
 
@@ -163,7 +171,7 @@ class WalDirectory:
                 await self._begin()
                 self._wanted.clear()
             except QuireError as error:
-                if str(error) not in self._why_not_ready:
+                if type(error) is not self._told:
                     self._not_ready(error)
                 await asyncio.sleep(RETRY_S)
 

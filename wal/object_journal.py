@@ -186,7 +186,6 @@ class ObjectJournal:
             for done, statuses in group.waiters:
                 _refuse(done, statuses)
         if self._on_end is not None:
-            log.warning("WAL %s has ended: %s", self._wal, why)
             self._on_end(why)
 
     # -- one upload --------------------------------------------------------------------------------------

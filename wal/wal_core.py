@@ -91,11 +91,6 @@ class WalCore:
         self._line: deque[Group] = deque()
         self._under_way: deque[Group] = deque()
 
-    @property
-    def is_idle(self) -> bool:
-        """Nothing is queued that is not durable."""
-        return self._open is None and not self._line and not self._under_way
-
     # -- events: what is queued --------------------------------------------------------------------------
     def queued(
         self,

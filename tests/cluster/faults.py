@@ -14,6 +14,9 @@ behind a cut have their memory, a full one refuses, one without one of its direc
 back), and clocks are asked about nothing that decides what is kept. So those may come in any number and together; what
 two of them stop at the same time (two bookies of three away: no quorum) must only go on when they are over.
 
+Without bookies there is one store, which never loses what it has answered; it may be slow, refuse, hang or be away, and
+whatever of that comes together is over at the end of the round.
+
 Two faults of one round have different victims, because what the timeline says of a fault should be true: a process
 that was killed cannot be continued by another fault. Cuts are of pairs and may be beside anything.
 """
@@ -22,14 +25,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from .wired import CLIENT, Wired
 
 SHORT, LONG = (0.3, 0.9), (1.2, 2.5)
 """Of a session: one that outlives the fault, and one that does not."""
+
+_SAID = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_SAID), _SAID)
+"""What a store says that has too much to do."""
 
 FULL_S = 10.0
 """How long a disk is full if its bookie does not mind."""
@@ -48,8 +56,11 @@ class Fault:
         return not self.victims & other.victims and not (self.loses_disks and other.loses_disks)
 
 
+Kind = Callable[[Random], Fault]
+
+
 class Faults:
-    """`tell` gets a line for the timeline; `whole` waits until nothing lacks a copy."""
+    """`tell` gets a line for the timeline; `whole` waits until nothing lacks a copy. `only` these kinds, if any."""
 
     def __init__(
         self,
@@ -57,32 +68,60 @@ class Faults:
         session_s: float,
         tell: Callable[[str], None],
         whole: Callable[[], Awaitable[None]],
+        only: Collection[str] = (),
     ) -> None:
         self._cluster = cluster
         self._session_s = session_s
         self._tell = tell
         self._whole = whole
-        self._kinds: dict[str, Callable[[Random], Fault]] = {
+        self._kinds = self._of_brokers() | (self._of_bookies() if cluster.bookies else self._of_the_store())
+        if only:
+            self._kinds = {name: kind for name, kind in self._kinds.items() if name in only}
+
+    def _of_brokers(self) -> dict[str, Kind]:
+        cluster = self._cluster
+        return {
             "broker killed": lambda rng: self._kill(rng.choice(cluster.brokers), rng),
-            "bookie killed": lambda rng: self._kill(rng.choice(cluster.bookies), rng),
             "zookeeper killed": lambda rng: self._kill("zookeeper", rng),
             "gateway killed": lambda rng: self._kill("gateway", rng),
             "broker paused": lambda rng: self._pause(rng.choice(cluster.brokers), rng),
-            "bookie paused": lambda rng: self._pause(rng.choice(cluster.bookies), rng),
             "zookeeper paused": lambda rng: self._pause("zookeeper", rng),
-            "broker-bookie cut": lambda rng: self._cut(cluster.brokers, cluster.bookies, rng),
             "broker-zookeeper cut": lambda rng: self._cut(cluster.brokers, ["zookeeper"], rng),
-            "bookie-zookeeper cut": lambda rng: self._cut(cluster.bookies, ["zookeeper"], rng),
             "broker-broker cut": lambda rng: self._cut(cluster.brokers[:1], cluster.brokers[1:], rng),
             "client-broker cut": lambda rng: self._cut([CLIENT], cluster.brokers, rng),
             "gateway-broker cut": lambda rng: self._cut(["gateway"], cluster.brokers, rng),
             "broker's clock": lambda rng: self._clock(rng.choice(cluster.brokers), rng),
+        }
+
+    def _of_bookies(self) -> dict[str, Kind]:
+        cluster = self._cluster
+        return {
+            "bookie killed": lambda rng: self._kill(rng.choice(cluster.bookies), rng),
+            "bookie paused": lambda rng: self._pause(rng.choice(cluster.bookies), rng),
+            "broker-bookie cut": lambda rng: self._cut(cluster.brokers, cluster.bookies, rng),
+            "bookie-zookeeper cut": lambda rng: self._cut(cluster.bookies, ["zookeeper"], rng),
             "bookie's clock": lambda rng: self._clock(rng.choice(cluster.bookies), rng),
             "disk full": lambda rng: self._full(rng.choice(cluster.bookies)),
             "disks lost": lambda rng: self._lose(rng.choice(cluster.bookies), same_address=False),
             "bookie replaced": lambda rng: self._lose(rng.choice(cluster.bookies), same_address=True),
             "one disk missing": lambda rng: self._miss(rng.choice(cluster.bookies), rng),
         }
+
+    def _of_the_store(self) -> dict[str, Kind]:
+        cluster, network = self._cluster, self._cluster.network
+        kinds: dict[str, Kind] = {
+            "broker-store cut": lambda rng: self._cut(cluster.brokers, ["store"], rng),
+            "store hangs": lambda rng: self._pause("store", rng),
+            "store slow": lambda rng: self._trouble(
+                "is slow", partial(network.slow, delay_s=rng.uniform(0.1, 0.6)), rng
+            ),
+            "store refuses": lambda rng: self._trouble(
+                "refuses", partial(network.turn_away, answer=BUSY), rng
+            ),
+        }
+        if cluster.s3.keeps:
+            kinds["store killed"] = lambda rng: self._kill("store", rng)
+        return kinds
 
     @property
     def count(self) -> int:
@@ -146,6 +185,21 @@ class Faults:
             self._tell(f"{one} and {other} are connected again")
 
         return Fault(what, frozenset({f"{one}/{other}"}), act)
+
+    def _trouble(self, what: str, begin: Callable[[str, str], None], rng: Random) -> Fault:
+        """The store is so to all brokers. `begin`: to one of them."""
+        brokers, network, away_s = self._cluster.brokers, self._cluster.network, self._some_time(rng)
+
+        async def act() -> None:
+            self._tell(f"the store {what}")
+            for name in brokers:
+                begin(name, "store")
+            await asyncio.sleep(away_s)
+            for name in brokers:
+                network.mend(name, "store")
+            self._tell("the store is well again")
+
+        return Fault(f"store {what}", frozenset({"store", *(f"{name}/store" for name in brokers)}), act)
 
     # -- clocks and disks ------------------------------------------------------------------------------
 

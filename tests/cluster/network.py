@@ -75,6 +75,14 @@ class Network:
         """A firewall: connections are lost, and new ones refused."""
         self._thread.call(lambda: [link.refuse() for link in self._between(one, other)])
 
+    def turn_away(self, one: str, other: str, answer: bytes) -> None:
+        """A server that is busy: each request of the one to the other gets this answer. Those under way are lost."""
+        self._thread.call(lambda: self._links[one, other].turn_away(answer))
+
+    def slow(self, one: str, other: str, delay_s: float) -> None:
+        """Each way takes so much longer."""
+        self._thread.call(lambda: [link.slow(delay_s) for link in self._between(one, other)])
+
     def mend(self, one: str, other: str) -> None:
         self._thread.call(lambda: [link.mend() for link in self._between(one, other)])
 
@@ -113,6 +121,8 @@ def owner_of(port: int, connected_to: int, names: Mapping[int, str]) -> str:
 def _inode(port: int, connected_to: int) -> str | None:
     local, remote = f":{port:04X}", f":{connected_to:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        if local not in line:
+            continue  # there may be thousands
         fields = line.split()
         if fields[1].endswith(local) and fields[2].endswith(remote):
             return fields[9]

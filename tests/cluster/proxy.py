@@ -58,12 +58,16 @@ class Direction:
 
 
 class Link:
-    """Both ways between one client and one target. `refuses`: its connections are lost at once, also new ones."""
+    """Both ways between one client and one target. `refuses`: its connections are lost at once, also new ones.
+
+    `answer`: what comes back on each new connection instead of the target's words; the target hears nothing.
+    """
 
     def __init__(self) -> None:
         self.requests = Direction()
         self.answers = Direction()
         self.refuses = False
+        self.answer = b""
 
     def cut(self) -> None:
         """Both ways."""
@@ -74,8 +78,19 @@ class Link:
         self.refuses = True
         self.reset()
 
+    def turn_away(self, answer: bytes) -> None:
+        """Answer every request so, as a server that is busy; those under way hear nothing."""
+        self.answer = answer
+        self.reset()
+
+    def slow(self, delay_s: float) -> None:
+        """Both ways."""
+        self.requests.delay_s = self.answers.delay_s = delay_s
+
     def mend(self) -> None:
         self.refuses = False
+        self.answer = b""
+        self.slow(0.0)
         self.requests.mend()
         self.answers.mend()
 
@@ -230,13 +245,15 @@ class Proxy:
     def _accept(self) -> asyncio.Protocol:
         return _Accepted(self)
 
-    def accepted(self, transport: asyncio.Transport) -> _End | None:
+    def accepted(self, transport: asyncio.Transport) -> asyncio.Protocol | None:
         """The connecting end of a new connection; None when it is refused."""
         self.connections += 1
         link = self._link_of(transport.get_extra_info("peername"))
         if link.refuses:
             _abort(transport)
             return None
+        if link.answer:
+            return _TurnedAway(transport, link.answer)
         near = _End(link.requests)
         near.connection_made(transport)
         task = asyncio.get_running_loop().create_task(self._connect(near, link))
@@ -268,3 +285,19 @@ class _Accepted(asyncio.Protocol):
         end = self._proxy.accepted(made)
         if end is not None:
             made.set_protocol(end)
+
+
+class _TurnedAway(asyncio.Protocol):
+    """An HTTP client whose request gets an answer that nobody thought about. It is the client who hangs up."""
+
+    def __init__(self, transport: asyncio.Transport, answer: bytes) -> None:
+        self._transport = transport
+        self._answer = answer
+        self._heard = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer:
+            self._heard += data
+            if b"\r\n\r\n" in self._heard:
+                self._transport.write(self._answer)
+                self._answer = self._heard = b""

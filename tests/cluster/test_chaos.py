@@ -15,6 +15,9 @@ the end:
 
 Every round has one fault or two together, then everything must go on. `QUIRE_CHAOS_SECONDS` and `QUIRE_CHAOS_SEED` make
 it longer, or the same again; a run is never shorter than one fault of each kind. The timeline is printed.
+
+The same of a cluster without bookies, whose store hangs, is slow, refuses, is killed or cut off: in the end each log is
+read, all topics are deleted, and a while later nothing lies in the bucket that nobody needs (`bucket`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -35,6 +38,7 @@ from tests.chaos.raw import Raw
 from tests.history import checker as history
 from tests.history.operations import F, Outcome, Recorder
 
+from .bucket import damage, looking_into, unneeded
 from .copies import lacking, missing_blocks
 from .faults import Fault, Faults
 from .local import POLL_S
@@ -48,6 +52,12 @@ SESSION_S = 2.0
 PROGRESS_S = 60.0
 """Between two faults everything must go on within this time."""
 
+EMPTY_S = 150.0
+"""A log whose broker is gone is closed after a minute; then its sets go, which is looked at every quarter of one."""
+
+QUICK = ("broker paused", "broker-store cut", "store hangs", "store slow", "store refuses")
+"""Two of these and a kill are what a cluster without bookies suffers when time is short."""
+
 NAMESPACE = "persistent://public/default"
 NUMBERED = "persistent://public/numbered/topic"
 PARTITIONS = 3
@@ -56,8 +66,11 @@ PARTITIONS = 3
 class Story:
     """The cluster, its load, and what is known of it."""
 
-    def __init__(self, cluster: Wired, rng: Random) -> None:
+    session_s = SESSION_S
+
+    def __init__(self, cluster: Wired, rng: Random, only: Collection[str] = ()) -> None:
         self.cluster = cluster
+        self.only = only
         self.rng = rng  # for faults only: they are the same again from the same seed
         choices = Random(rng.random())
         self.began = time.monotonic()
@@ -142,7 +155,7 @@ class Story:
 
     async def rounds(self, seconds: float) -> None:
         """Faults, alone and in pairs, until the time is over and each kind has been there."""
-        faults = Faults(self.cluster, SESSION_S, self.tell, self.whole)
+        faults = Faults(self.cluster, self.session_s, self.tell, self.whole, self.only)
         upcoming = _rounds(faults, self.rng)
         while time.monotonic() - self.began < seconds or self.faults < faults.count:
             now = next(upcoming)
@@ -190,7 +203,7 @@ class Story:
         await asyncio.to_thread(self.stock.stop)
         for client in self._clients:
             await asyncio.to_thread(client.close)
-        await self._every_copy()
+        await self.judge_storage()
 
     async def _verdict(self, stream: Published) -> set[int]:
         if stream.topic.endswith("/parts"):  # a producer does not know the partition of what has no receipt
@@ -210,7 +223,8 @@ class Story:
         assert not anomalies, f"{len(anomalies)} anomalies in {record.file}:\n{told}"
         self.tell(f"{record.topics.total()} operations of clients, no anomaly")
 
-    async def _every_copy(self) -> None:
+    async def judge_storage(self) -> None:
+        """Every copy of every ledger is there."""
         await self.whole()
         await self.cluster.rest("POST", "/quire/v1/repair/run")
         deadline = time.monotonic() + PROGRESS_S
@@ -218,6 +232,29 @@ class Story:
             assert time.monotonic() < deadline, f"copies are missing: {missing[:5]}"
             await asyncio.sleep(POLL_S)
         self.tell("read every copy of every closed ledger: all are whole")
+
+
+class DisklessStory(Story):
+    session_s = 4.0  # what a broker does in a session is more there, on a machine with little to spare
+
+    async def judge_storage(self) -> None:
+        """All that is kept is whole, and what was kept of topics goes with them."""
+        async with looking_into(self.cluster.bucket_url, self.cluster.store) as bucket:
+            assert not (found := await damage(bucket)), found[:5]
+            self.tell("read every log: all is whole")
+            for stream in self.streams:
+                path = stream.topic.replace("://", "/")
+                parts = "/partitions" if path.endswith("/parts") else ""
+                await self.cluster.rest("DELETE", f"/admin/v2/{path}{parts}?force=true")
+            self.tell("deleted all topics")
+            deadline = time.monotonic() + EMPTY_S
+            while found := await unneeded(bucket):
+                assert time.monotonic() < deadline, (
+                    f"{len(found)} objects stay: {found[:5]}\n{self.cluster.story()}"
+                )
+                await asyncio.sleep(1.0)
+            assert not (found := await damage(bucket)), found[:5]
+            self.tell("nothing is left that nobody needs")
 
 
 def _rounds(faults: Faults, rng: Random) -> Iterator[list[Fault]]:
@@ -243,5 +280,20 @@ async def test_nothing_is_lost_whatever_happens_to_the_processes_of_a_cluster(tm
         await story.begin()
         await story.progress()
         await story.rounds(SECONDS)
+        await story.end()
+        story.tell(f"{story.faults} faults, nothing lost")
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300 + 4 * SECONDS)
+async def test_nothing_is_lost_whatever_happens_to_brokers_and_their_bucket(tmp_path: Path) -> None:
+    rng = Random(SEED)
+    print(f"QUIRE_CHAOS_SEED={SEED} QUIRE_CHAOS_SECONDS={SECONDS:.0f}: no bookies", flush=True)
+    async with wired(tmp_path / "cluster", bookies=0, session_s=DisklessStory.session_s) as cluster:
+        is_long = SECONDS > 45
+        story = DisklessStory(cluster, rng, () if is_long else ("broker killed", *rng.sample(QUICK, 2)))
+        await story.begin()
+        await story.progress()
+        await story.rounds(SECONDS if is_long else 0)
         await story.end()
         story.tell(f"{story.faults} faults, nothing lost")

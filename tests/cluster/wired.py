@@ -1,7 +1,8 @@
 """A cluster of real processes with a network, clocks and disks that a test breaks.
 
 Each process runs the real command in `faulty`, and tells the others the address of a proxy before it (`network`), so
-every way between two of them can be cut. It is restarted by hand: what died stays dead until `up`.
+every way between two of them can be cut. It is restarted by hand: what died stays dead until `up`. Without bookies the
+brokers keep everything in an S3 server, a process like the others (`s3`).
 
 Sizes and delays are small, so that in a minute journals are recycled, segments sealed, archived and deleted, and a lost
 bookie is repaired.
@@ -36,6 +37,7 @@ from . import faulty
 from .faulty import Control
 from .local import ATTEMPT_S, POLL_S, START_S, Front
 from .network import Network
+from .s3 import S3
 
 CLIENT = "client"
 """This process: the stock clients and what the test itself asks."""
@@ -57,8 +59,17 @@ BROKER = {
     "repair-look-ms": "250ms",
 }
 
+WAL = {
+    "wal-memory-bytes": "16MiB",
+    "wal-batch-bytes": "1MiB",
+    "wal-batch-ms": "100ms",
+    "new-cluster": "true",
+}
+
 
 class Wired(Front):
+    """`bookies` 0: brokers, ZooKeeper and a bucket."""
+
     def __init__(self, data: Path, *, bookies: int, brokers: int = 2, session_s: float = 2.0) -> None:
         super().__init__("", "")
         self.data = data
@@ -82,6 +93,8 @@ class Wired(Front):
         self.data.mkdir()
         port = free_port()
         await self._start_zookeeper(port)
+        if not self.bookies:
+            await self._start_s3(free_port())
         self.store: MetadataStore = await open_store(
             f"zk://127.0.0.1:{port}/quire?session_timeout={self._session_s}s"
         )
@@ -96,7 +109,7 @@ class Wired(Front):
 
     async def stop(self) -> None:
         self.network.mend_all()
-        for names in (["gateway"], self.brokers, self.bookies, ["zookeeper"]):
+        for names in (["gateway"], self.brokers, self.bookies, ["store"], ["zookeeper"]):
             children = [self._children[name] for name in names if name in self._children]
             if names == ["zookeeper"] and hasattr(self, "store"):
                 await self.store.close()
@@ -121,6 +134,13 @@ class Wired(Front):
         front = await self.network.front("zookeeper", f"127.0.0.1:{port}")
         self._metadata = f"zk://{front}/quire?session_timeout={self._session_s}s"
 
+    async def _start_s3(self, port: int) -> None:
+        self.s3 = S3(self.data / "s3", port)
+        self._add("store", "store", self.s3.command(), self.s3.answers)
+        await self.up("store")
+        self.bucket_url = self.s3.url(f"127.0.0.1:{port}")
+        self._bucket_front = self.s3.url(await self.network.front("store", f"127.0.0.1:{port}"))
+
     async def new_bookie(self, name: str) -> None:
         """A bookie of that name at an address that none had before; empty if its directories are."""
         folder = self.data / name
@@ -139,6 +159,8 @@ class Wired(Front):
             "http-advertise": http_advertise,
             "archive": f"file://{self.data / 'archive'}",
         }
+        if not self.bookies:
+            flags |= {"wal": self._bucket_front, "archive": self._bucket_front, **WAL}
         self._quire(name, "broker", {**flags, **BROKER})
 
     async def _new_gateway(self) -> None:

@@ -12,12 +12,12 @@ from quire.metadata.records import WalRecord, WalState, decode, encode
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.testing.metadata import MemoryStore
-from quire.wal import wal_object
+from quire.wal import scrub, wal_object
 from quire.wal.closing import close_wal
 from quire.wal.closing_core import WalDamaged
 from quire.wal.object_journal import ObjectJournal
 from quire.wal.settings import WalSettings
-from quire.wal.wal_object import FENCE_BYTES, closer_of, data_name
+from quire.wal.wal_object import data_name
 from quire.wire import block
 from quire.wire.bookie import Status
 
@@ -73,8 +73,7 @@ def test_it_is_closed_and_its_writer_acknowledges_nothing_more() -> None:
         )
         assert record == await house.record()
         assert (record.state, record.end_seq) == (WalState.CLOSED, 3)
-        fence = await house.objects.get_range(data_name(WAL, 3), 0, FENCE_BYTES)
-        assert closer_of(fence) == "broker-2"
+        assert await scrub.closer_of(house.objects, record) == "broker-2"
         house.add(3)
         await asyncio.sleep(1)
         assert house.acknowledged == [0, 1, 2] and len(house.ends) == 1

@@ -69,13 +69,22 @@ async def test_the_end_of_the_session_ends_the_wal(cluster: Cluster) -> None:
     await another(cluster, first.bookie_id)
 
 
+async def test_the_next_wal_of_a_process_waits_for_no_probe_of_the_store(cluster: Cluster) -> None:
+    await cluster.wals.start()
+    first = cluster.asked()
+    cluster.store.faults.calls.clear()
+    cluster.metadata.expire()
+    await another(cluster, first.bookie_id)
+    assert cluster.store.faults.calls == []
+
+
 async def test_a_session_in_doubt_for_its_time_out_ends_the_wal(cluster: Cluster) -> None:
     await cluster.wals.start()
     first = cluster.asked()
     cluster.metadata.suspend()
     assert cluster.wals.own_wal() == first.bookie_id
     await eventually(lambda: cluster.wals.own_wal() is None)
-    assert "session" in cluster.wals.why_not_ready
+    assert "metadata store" in cluster.wals.why_not_ready
     cluster.metadata.resume()
     await another(cluster, first.bookie_id)
 

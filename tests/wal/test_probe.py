@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from quire.testing.objects import MemoryBlockingStore, MemoryObjectStore
 from quire.testing.zookeeper_server import free_port
 from quire.wal.probe import RACES, probe
 from quire.wire.block import Buffer
+from tests.cluster import s3
 
 
 async def test_memory_passes_and_nothing_is_left() -> None:
@@ -55,11 +55,9 @@ async def test_moto_passes() -> None:
 @contextlib.contextmanager
 def versitygw(folder: Path) -> Iterator[str]:
     """S3 over a directory."""
-    program = shutil.which("versitygw") or shutil.which("versitygw", path=str(Path.home() / "go/bin"))
+    program = s3.versitygw()
     if program is None:
-        pytest.skip(
-            "versitygw is not in the path: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-        )
+        pytest.skip(f"versitygw is not in the path: go install {s3.VERSITYGW}")
     (folder / "probe").mkdir(parents=True)
     port = free_port()
     process = subprocess.Popen(

@@ -13,6 +13,7 @@ from quire.runtime.clock import SystemClock
 from quire.wal import scrub, wal_object
 from quire.wal.own_record import OwnRecord
 from quire.wal.storage import WalStorage
+from quire.wal.view import View
 from tests.cli.running import quire
 from tests.wal.blocks import made
 from tests.wal.context import wal_context
@@ -39,6 +40,22 @@ async def test_every_rotten_byte_is_found_and_no_sound_one() -> None:
     await node.wal.stop()
 
 
+async def test_what_becomes_a_set_while_it_is_read_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0), made(2, 0))
+    looked = View.refresh
+
+    async def refresh(self: View) -> None:
+        await looked(self)
+        await node.wal.flush()  # as soon as somebody has looked at the record
+        await node.wal.emptied()
+
+    monkeypatch.setattr(View, "refresh", refresh)
+    found = await scrub.verify(node.context, node.uuid)
+    assert (found.ledgers, found.sets, found.data_objects, found.damage) == (2, 1, 0, [])
+    await node.wal.stop()
+
+
 async def test_what_no_record_names_is_a_stray_when_it_is_old() -> None:
     node = await Node().start()
     await node.add(made(1, 0))
@@ -59,6 +76,8 @@ async def test_what_no_record_names_is_a_stray_when_it_is_old() -> None:
     assert await scrub.strays(node.context, now_ms) == []
     old = await scrub.strays(node.context, now_ms + 2 * scrub.GRACE_MS)
     assert sorted(info.name for info in old) == sorted(names)
+    ancient = await scrub.strays(node.context, now_ms + scrub.FENCE_MS + scrub.GRACE_MS)
+    assert sorted(info.name for info in ancient) == sorted([*names, wal_object.data_name(gone, 3)])
     await node.wal.stop()
 
 
@@ -79,7 +98,8 @@ def test_the_commands(tmp_path: Path) -> None:
 
     uuid = asyncio.run(write())
     assert [row["uuid"] for row in quire("wal", "list", *stores, "--json").json] == [uuid]
-    assert quire("wal", "show", uuid[:8], *stores, "--json").json["end_seq"] == 1
+    shown = quire("wal", "show", uuid[:8], *stores, "--json").json
+    assert (shown["end_seq"], shown["closed_by"]) == (1, shown["broker"]), "its writer stopped as it should"
     assert quire("wal", "verify", *stores, "--json").json[0]["ledgers"] == 1
     assert quire("wal", "scrub", *stores, "--json").json == []
     assert "ends before object 1" in quire("wal", "close", uuid, *stores).out

@@ -136,7 +136,7 @@ def test_only_a_prefix_is_durable_and_it_is_told_in_one_turn() -> None:
     assert (writer.told, writer.core.durable_seq) == ([], -1)
     writer.core.uploaded(0)
     assert (writer.told, writer.core.durable_seq) == ([["a", "b", "c"]], 2)
-    assert writer.core.is_idle
+    assert writer.core.seal() == 2, "nothing is left"
 
 
 def test_the_window_is_one_of_numbers_so_that_later_objects_know_the_earlier_durable() -> None:
@@ -243,8 +243,8 @@ def test_whatever_the_order_of_answers_each_block_is_in_one_object_and_told_in_o
             writer.core.uploaded(unanswered.pop(rng.randrange(len(unanswered))))
             unanswered += [seq for seq, *_ in writer.uploads[seen:]]
             seen = len(writer.uploads)
-    writer.core.seal()
-    while not writer.core.is_idle:
+    last_seq = writer.core.seal()
+    while writer.core.durable_seq < last_seq:
         unanswered += [seq for seq, *_ in writer.uploads[seen:]]
         seen = len(writer.uploads)
         writer.core.uploaded(unanswered.pop(rng.randrange(len(unanswered))))
