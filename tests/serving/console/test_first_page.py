@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from bench.calibration import calibration
 from quire.serving.broker import Broker
 from quire.serving.console.pages import static_files
 from quire.serving.names import TopicName
@@ -12,6 +13,9 @@ from tests.serving.admin.conftest import Rest
 TOPICS = 10_000
 PAGE_BYTES_MAX = 200_000
 PAGE_S_MAX = 0.3
+LOOP_NS = 12.0
+"""A turn of an empty loop on the machine for which that is meant; a slower one has longer."""
+
 TRIES = 5
 
 
@@ -26,6 +30,7 @@ async def test_the_first_pages_are_small_and_quick_with_ten_thousand_topics(
         ["/quire/v1/whoami", "/quire/v1/namespaces/public/default/topics?limit=50&contains=99&offset=50"],
         ["/quire/v1/whoami", "/quire/v1/namespaces/public/default/topics?limit=50&sort=in"],
     ]
+    page_s_max = PAGE_S_MAX * max(1.0, calibration()["loop_ns"] / LOOP_NS)
     files = sum(len(file.plain) for file in set(static_files().values()))
     for paths in asked:
         taken = []
@@ -40,4 +45,4 @@ async def test_the_first_pages_are_small_and_quick_with_ten_thousand_topics(
             f"{paths[-1]}: {size} bytes with the files, {min(taken) * 1e3:.0f} to {max(taken) * 1e3:.0f} ms"
         )
         assert size <= PAGE_BYTES_MAX, f"{paths} and the files have {size} bytes"
-        assert min(taken) <= PAGE_S_MAX, f"{paths} take {min(taken):.3f} s"
+        assert min(taken) <= page_s_max, f"{paths} take {min(taken):.3f} s"
