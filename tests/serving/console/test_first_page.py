@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 
-from bench.calibration import calibration
 from quire.serving.broker import Broker
 from quire.serving.console.pages import static_files
 from quire.serving.names import TopicName
+from tests.machine_speed import times_slower
 from tests.serving.admin.conftest import Rest
 
 TOPICS = 10_000
 PAGE_BYTES_MAX = 200_000
 PAGE_S_MAX = 0.3
-LOOP_NS = 12.0
-"""A turn of an empty loop on the machine for which that is meant; a slower one has longer."""
-
 TRIES = 5
 
 
@@ -30,7 +27,7 @@ async def test_the_first_pages_are_small_and_quick_with_ten_thousand_topics(
         ["/quire/v1/whoami", "/quire/v1/namespaces/public/default/topics?limit=50&contains=99&offset=50"],
         ["/quire/v1/whoami", "/quire/v1/namespaces/public/default/topics?limit=50&sort=in"],
     ]
-    page_s_max = PAGE_S_MAX * max(1.0, calibration()["loop_ns"] / LOOP_NS)
+    page_s_max = PAGE_S_MAX * times_slower()
     files = sum(len(file.plain) for file in set(static_files().values()))
     for paths in asked:
         taken = []

@@ -18,6 +18,7 @@ from quire.metadata.records import StateLogRecord, decode
 from quire.runtime.errors import InUse, NotFound, OutcomeUnknown, Unavailable
 from quire.serving.cluster.bundles import bundle_of, hash_of
 from quire.serving.names import TopicName
+from tests.machine_speed import times_slower
 from tests.serving.ownership.cluster import Brokers, Member, until
 
 WHOLE = "public/default/00000000_ffffffff"
@@ -90,7 +91,7 @@ async def test_clients_notice_nothing_and_each_half_knows_its_own_after_a_move(b
     traffic, parts = await split_under_traffic(brokers, one)
     assert [row["bundle"] for row in one.ownership.bundles()] == sorted(parts)
     assert [row["topics"] for row in one.ownership.bundles()] == [4, 4], "half of what is loaded"
-    assert traffic.slowest_s < 1.0
+    assert traffic.slowest_s < times_slower()
     two = await start(brokers)
     await one.ownership.release(parts[1], "to see what went with it")
     await until(lambda: two.ownership.holds(parts[1]))
@@ -242,7 +243,7 @@ async def test_who_has_not_heard_of_it_is_led_to_the_owner(brokers: Brokers) -> 
     assert (await two.ownership.owner_of(WHOLE)).broker_id == one.name, "for a while"
     assert stale.boundaries == ("00000000", "ffffffff")
     assert (await two.ownership.owner_of(parts[0])).broker_id == one.name
-    assert traffic.slowest_s < 1.0
+    assert traffic.slowest_s < times_slower()
 
 
 async def test_brokers_of_another_version_keep_bundles_whole(brokers: Brokers) -> None:
@@ -264,7 +265,7 @@ async def test_five_thousand_topics_pause_for_less_than_a_second(brokers: Broker
         await asyncio.gather(*(topic.subscriptions.create("s", earliest=True) for topic in opened))
     traffic, parts = await split_under_traffic(brokers, one)
     print(f"slowest publish, receive and acknowledge: {traffic.slowest_s:.3f} s")
-    assert traffic.slowest_s < 1.0
+    assert traffic.slowest_s < times_slower()
     split = one.broker.registry
     assert abs(len(split.in_bundle(parts[0])) - len(split.in_bundle(parts[1]))) <= 1
     at = parts[1].rpartition("/")[2].partition("_")[0]
