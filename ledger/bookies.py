@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from quire.ledger import labels
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.orphans import Orphan, orphans
 from quire.ledger.retiring import known_bookies
@@ -49,9 +50,7 @@ class Bookies:
         if described is None:
             raise NotFound(f"bookie {uuid} was retired a moment ago")
         described["damage"] = [
-            {"ledger": each.ledger_id, "entry": each.entry, "what": each.what, "foundMs": each.found_ms}
-            for each in await damage_reports(self._store)
-            if each.bookie.startswith(f"{uuid}:")
+            _damage(each) for each in await damage_reports(self._store) if each.bookie.startswith(f"{uuid}:")
         ]
         return described
 
@@ -134,6 +133,13 @@ def _json(record: RepairRecord) -> dict[str, Any]:
     found["updatedMs"] = found.pop("updated_ms")
     found["lostLedgers"] = found.pop("lost_ledgers")
     return dict(msgspec.to_builtins(found))
+
+
+def _damage(told: DamageRecord) -> dict[str, Any]:
+    ledger_id, what = told.ledger_id, told.what
+    if labels.is_label(ledger_id):
+        ledger_id, what = labels.labelled(ledger_id), f"its label: {what}"
+    return {"ledger": ledger_id, "entry": told.entry, "what": what, "foundMs": told.found_ms}
 
 
 def _address(

@@ -13,7 +13,8 @@ blocks are, for the day on which the metadata store is lost for good (`quire res
 Labels cost a publish nothing: the first one travels before the ledger's first block, in the same request, so that a
 bookie that has a block has the label, too (one that refused it is asked again, and again less often). Others follow
 each change of the record: before the first block to a changed ensemble, when the ledger is closed, when repair names
-another bookie. An empty ledger has none. A label goes with its ledger: deletion lays a tombstone on both.
+another bookie. Repair tells it again when it put blocks back, and when a bookie found it damaged. An empty ledger has
+none. A label goes with its ledger: deletion lays a tombstone on both.
 
 Write-ahead logs on object storage get none: their objects say what they hold, and are no bookie's to lose.
 """

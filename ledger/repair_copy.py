@@ -22,7 +22,7 @@ from quire.ledger.directory import BookieDirectory
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.repair_core import FragmentPlan, Pace
 from quire.metadata import paths
-from quire.metadata.records import LedgerRecord, encode
+from quire.metadata.records import LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable
@@ -75,7 +75,7 @@ class Copier:
             before, record = record, states.repaired(record, plan.fragment, plan.bookies)
             if record != before:
                 version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
-                labels.tell(self._bookies.port, record, version)
+            labels.tell(self._bookies.port, record, version)
         return record, refused
 
     async def complete(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
@@ -101,6 +101,14 @@ class Copier:
         if failure is not None:
             raise failure
         return changed
+
+    async def label(self, ledger_id: int) -> None:
+        """Tell the ledger's bookies its label anew: one lacks it, or has it rotten. Raises what the store does."""
+        path = paths.ledger(ledger_id)
+        node = await self._store.get(path)
+        record = decode(LedgerRecord, node.value, path)
+        if record.state is not LedgerState.DELETING:
+            labels.tell(self._bookies.port, record, node.version)
 
     async def has_holes(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
         """Whether `complete` would find something to put back. Raises what the bookies' ports do."""

@@ -4,8 +4,9 @@
 
 The node is removed by the version that was read: when somebody reported meanwhile, the ledger is taken again. What
 cannot be done now waits in the `worklist`. Damage that is mended is struck off the node at once. The bookies of a
-ledger are asked as well whether their copies have holes: an ack quorum was enough to confirm a block. A deletion that
-a bookie missed is finished (`deletion`).
+ledger are asked as well whether their copies have holes: an ack quorum was enough to confirm a block; who had some may
+lack the label, too. A deletion that a bookie missed is finished (`deletion`). A label (`labels`) that a bookie reports
+as damaged is queued as any ledger is, and is told anew.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from quire.ledger import repair_core, states
+from quire.ledger import labels, repair_core, states
 from quire.ledger.deletion import Deletion
 from quire.ledger.repair_copy import Copier
 from quire.ledger.repair_core import View
@@ -127,6 +128,9 @@ class Replicator:
         path = paths.ledger(ledger_id)
         for attempt in range(_TRIES):
             try:
+                if labels.is_label(ledger_id):
+                    await self._copier.label(labels.labelled(ledger_id))
+                    break
                 read = await self._store.get(path)
                 record = decode(LedgerRecord, read.value, path)
                 if record.state is LedgerState.DELETING:
@@ -153,7 +157,10 @@ class Replicator:
         if record.state is not LedgerState.IN_RECOVERY:  # it may come to name others
             await node.settle(self._store, plan.left | {copy.uuid for copy in refused})
         good = repair_core.good_holders(record, view)
-        if await self._copier.complete(record, good) or plan.fragments:
+        is_filled = await self._copier.complete(record, good)
+        if is_filled:
+            await self._copier.label(ledger_id)
+        if is_filled or plan.fragments:
             self._progress.repaired()
             _log.info("ledger %d is repaired", ledger_id)
         if refused:

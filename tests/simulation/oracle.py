@@ -461,9 +461,9 @@ class Oracle:
         confirmed = self.confirmed.get(ledger_id, -1)
         self.ends[ledger_id] = end
         if confirmed > end and ledger_id in self.accepted:
-            self.world.saw("end before a loss")
             # Who gave up looked at the record before: what a recovery that failed wrote to others, nobody names.
             if before is not None and before.state is not LedgerState.CLOSED:
+                self.world.saw("end before a loss")
                 self._check_given_up(before, end + 1, end + 1)
             return
         self.world.check(

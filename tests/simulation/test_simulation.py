@@ -33,6 +33,9 @@ SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "240"))
 LIMIT_MET_MIN = 0.1
 """Of each limit that takes small values: in which part of the histories it is met."""
 
+EXPECTED_MIN = 3
+"""In a part of the histories nothing is asked for that is expected more seldom: by chance there is none at all."""
+
 MUST_BE_SEEN = {
     "ledger": {
         "taken over": 1_000,
@@ -53,7 +56,7 @@ MUST_BE_SEEN = {
         "half a bookie refused": 30,
         "bookie given up": 300,
         "hole given up": 100,
-        "end before a loss": 80,
+        "end before a loss": 25,
         "blank read": 200,
         "incarnation raised": 5,
         "read LIMBO": 20,
@@ -171,7 +174,8 @@ def test_all_invariants_hold_in_every_history(kind: str) -> None:
     assert not failed, f"python -m tests.simulation --kind {kind} --seed N --trace\n{told}"
     slack = 1 if share == 1 else 0.5  # by chance, what is rare is rarer still in a part of them
     expected = {what: int(least * share * slack) for what, least in MUST_BE_SEEN[kind].items()}
-    quiet = {what: seen[what] for what, least in expected.items() if seen[what] < least}
+    judged = {what: least for what, least in expected.items() if share == 1 or least >= EXPECTED_MIN}
+    quiet = {what: seen[what] for what, least in judged.items() if seen[what] < least}
     assert not quiet, f"too little happens: {quiet}"
     if kind == "cluster":
         unmet = {limit: met for limit, met in shares_met(each_seen).items() if met < LIMIT_MET_MIN * slack}
