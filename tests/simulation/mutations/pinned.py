@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
-from quire.ledger import labels
 from tests.simulation.plan import Plan
 from tests.simulation.runner import Outcome, run
 from tests.simulation.shrink import shrink
@@ -37,24 +34,6 @@ VARIATIONS: Final = 40
 _SAMPLE: Final = 9
 _RUNS_MAX: Final = 40
 _FOUND_BY: Final = re.compile(r"Found by: (.+)")
-
-
-UNLABELLED: Final = frozenset(
-    {"callbacks_run_before_acks_are_reset", "only_the_first_read_of_a_recovery_fences"}
-)
-"""Their plans are of a world in which bookies get no labels of ledgers (`ledger/labels`), which travel with the first
-blocks and so make the network draw otherwise. What they show has nothing to do with labels."""
-
-
-@contextmanager
-def world(name: str) -> Iterator[None]:
-    """The world of the mutation's plan; histories are to be run in it."""
-    if name not in UNLABELLED:
-        yield
-        return
-    sending = patch.object(labels.Label, "send", lambda _: None)
-    with sending, patch.object(labels, "tell", lambda *_: None):
-        yield
 
 
 def file_of(name: str) -> Path:
