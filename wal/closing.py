@@ -1,4 +1,4 @@
-"""The shell of a close: the record in the metadata store, and headers and a fence in the object store.
+"""The shell of a close: the record in the metadata store; a listing, headers and a fence in the object store.
 
 A store that does not answer is asked again, for as long as it takes: a takeover waits for no batch and no rate, but for
 proof it waits. Whoever cannot puts a time-out around it: what is done is in the stores, and the next close goes on from
@@ -94,6 +94,17 @@ class _Closing:
         self._start(write(), "write the record")
 
     # -- the objects -------------------------------------------------------------------------------------
+    def list_objects(self) -> None:
+        """See `ClosingEffects`."""
+        folder = wal_object.folder(self._wal)
+
+        async def look() -> None:
+            found = await until_answered(lambda: self._objects.list(folder), f"listing of {folder}")
+            seqs = (wal_object.seq_of(info.name) for info in found)
+            self.core.listed(max((seq for seq in seqs if seq is not None), default=-1))
+
+        self._start(look(), "list the objects")
+
     def read_header(self, seq: int) -> None:
         """See `ClosingEffects`."""
 

@@ -2,7 +2,7 @@
 
     state      does
     CLAIMING   OPEN -> CLOSING in the record, by version; or joins one that is CLOSING
-    PROBING    reads the headers of the objects from the trim point on, many at once, and judges them in order
+    PROBING    lists the objects, reads their headers from the trim point on, many at once, and judges them in order
     FENCING    puts the fence at the first hole
     DOUBTING   something seems damaged: looks at it again, and at the record, before it says so
     RECORDING  CLOSING -> CLOSED in the record, with the end, by version
@@ -15,10 +15,14 @@ number of closes may run at once, or be cut off anywhere: they find the same fen
 others take the end that is recorded, whatever they have found: objects may be gone by then, for they are in a set.
 
 A hole is only what the store says is not there; one that does not answer is asked again, by the shell (W13). A hole is
-*damage* when an object behind it says that all up to there was durable once, and so is what cannot be read (W8). But it
-is said only of what is so when it is looked at once more: the object may have come between the look at its place and
-that at its witness; and of a WAL that nobody has closed meanwhile. `accept_loss`, an operator's word, passes over
-damage, and the record tells what was lost.
+*damage* when an object behind it says that all up to there was durable once, and so is what cannot be read (W8). The
+objects of a whole window may be gone, one after another, and what they knew with them. So the store is asked once what
+it lists: nothing is put beyond the window of a hole before the hole's object is durable, and what is listed there says
+so by its number, whatever it holds. A listing is evidence by what it shows, never by what it lacks.
+
+But damage is said only of what is so when it is looked at once more: the object may have come between the look at its
+place and that at its witness; and of a WAL that nobody has closed meanwhile. `accept_loss`, an operator's word, passes
+over damage, and the record tells what was lost.
 """
 
 from __future__ import annotations
@@ -100,6 +104,10 @@ class ClosingEffects(Protocol):
         another version, or nobody knows."""
         ...
 
+    def list_objects(self) -> None:
+        """What the store lists of the WAL; answer by `core.listed`. Asked for once."""
+        ...
+
     def read_header(self, seq: int) -> None:
         """The header of an object; answer by `core.header_read`."""
         ...
@@ -137,6 +145,8 @@ class ClosingCore:
         self._version = -1
         self._next_seq = -1
         """All before it is judged."""
+        self._last_listed: int | None = None
+        """The last object that is listed, -1 when none is; None: there is no listing yet."""
         self._found: dict[int, Header | CorruptionError | None] = {}
         """What lies behind what is judged, as far as it was read; None: nothing."""
         self._reading: set[int] = set()
@@ -176,9 +186,7 @@ class ClosingCore:
         if self._record.state is WalState.OPEN:
             self._effects.write_record(replace(self._record, state=WalState.CLOSING), self._version)
             return
-        self.state = TRANSITIONS.next(self.state, Event.CLAIMED)
-        self._next_seq = self._record.trim_seq
-        self._judge()
+        self._probe()
 
     def _write_end(self) -> None:
         end = replace(
@@ -191,6 +199,18 @@ class ClosingCore:
         self._effects.closed(record)
 
     # -- its objects -------------------------------------------------------------------------------------
+    def _probe(self) -> None:
+        self.state = TRANSITIONS.next(self.state, Event.CLAIMED)
+        self._next_seq = self._record.trim_seq
+        self._effects.list_objects()
+        self._judge()
+
+    def listed(self, last_seq: int) -> None:
+        """The greatest number of an object or a fence that the store lists, -1: it lists none."""
+        self._last_listed = last_seq
+        if self.state is State.PROBING:
+            self._judge()
+
     def header_read(self, seq: int, found: Header | CorruptionError | None) -> None:
         """What an object says of itself; None: the store says that there is none."""
         self._reading.discard(seq)
@@ -218,11 +238,13 @@ class ClosingCore:
         self._read_on()
 
     def _judge_hole(self) -> bool:
-        """Whether what is behind it was read, and so it is judged."""
+        """Whether what is behind it was listed and read, and so it is judged."""
         behind = self._behind()
-        if not all(seq in self._found for seq in behind):
+        if self._last_listed is None or not all(seq in self._found for seq in behind):
             return False
         witness = next((seq for seq in behind if self._knows_of_hole(self._found[seq])), None)
+        if witness is None and self._last_listed > behind[-1]:
+            witness = self._last_listed
         if witness is not None:
             self._doubt(f"an object is gone that was durable when object {witness} was made")
         else:

@@ -6,7 +6,8 @@ them, the object store, the record and the shells, is here, in the words of the 
 
 Answers get lost, uploads land when nobody waits for them any more, also a second time, and everybody may stand still
 for as long as he likes: a move that is possible need not be made. A state is compared by what its parties know; the
-two who close are alike. What is not here (damage, slow reads, ledgers) is in the simulation.
+two who close are alike. A listing that cannot show anything beyond the window changes nothing, and is answered before
+all else. What is not here (damage, slow reads, ledgers) is in the simulation.
 
 `python -m tests.model.wal` searches the larger bounds; each of `OMISSIONS` must lead to a loss, or to two ends.
 """
@@ -29,8 +30,7 @@ from msgspec.structs import replace
 from quire.metadata.records import WalRecord, WalState
 from quire.runtime.errors import Fenced, QuireError
 from quire.wal import wal_object
-from quire.wal.closing_core import TRANSITIONS as CLOSING
-from quire.wal.closing_core import ClosingCore, Event, State, WalDamaged
+from quire.wal.closing_core import ClosingCore, WalDamaged
 from quire.wal.wal_core import Group, WalCore
 from quire.wal.wal_object import HEADER_BYTES, Header, Kind
 from quire.wire import block as blocks
@@ -111,6 +111,9 @@ class Closer:
     def write_record(self, record: WalRecord, version: int) -> None:
         self.asked.append(("write the record", record, version))
 
+    def list_objects(self) -> None:
+        self.asked.append(("list",))
+
     def read_header(self, seq: int) -> None:
         self.asked.append(("read", seq))
 
@@ -124,13 +127,21 @@ class Closer:
         self.world.wrong = f"an order of events is taken for damage: {error}"
 
     @property
+    def answerable(self) -> list[tuple[Any, ...]]:
+        bounds, listing = self.world.bounds, ("list",)
+        is_first = listing in self.asked and bounds.objects <= bounds.window + 1
+        return [listing] if is_first else self.asked
+
+    @property
     def key(self) -> Any:
         core = self.core
+        last = core._last_listed
+        beyond = last if last is None else max(last - core._next_seq - self.world.bounds.window, 0)
         found = tuple(
             (seq, (one.kind, one.confirmed_seq) if isinstance(one, Header) else None)
             for seq, one in sorted(core._found.items())
         )
-        known = core.state.name, core._version, core._next_seq, found
+        known = core.state.name, core._version, core._next_seq, beyond, found
         return known, tuple(sorted(map(repr, self.asked))), -1 if self.end is None else self.end
 
 
@@ -185,7 +196,7 @@ class World:
     def moves(self) -> Iterator[Move]:
         yield from self._of_writer()
         for number, closer in enumerate(self.closers):
-            for asked in closer.asked:
+            for asked in closer.answerable:
                 yield from _answers(number, asked, self)
         yield from self._of_keepers()
 
@@ -297,6 +308,9 @@ def _answers(number: int, asked: tuple[Any, ...], world: World) -> Iterator[Move
                 )
             else:
                 yield f"{name} finds another record", answered(lambda w, c: c.core.record_doubtful())
+        case ("list",):
+            last = max(world.objects, default=-1)
+            yield f"{name} lists objects up to {last}", answered(lambda w, c: c.core.listed(last))
         case ("read", seq):
             yield (
                 f"{name} reads object {seq}",
@@ -380,12 +394,6 @@ def _acknowledge_any(core: WalCore, seq: int) -> None:
         core._effects.durable([group])
 
 
-def _probe_without_claim(core: ClosingCore) -> None:
-    core.state = CLOSING.next(State.CLAIMING, Event.CLAIMED)
-    core._next_seq = core._record.trim_seq
-    core._judge()
-
-
 def _patched(kind: type, name: str, instead: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: patch.object(kind, name, instead)
 
@@ -403,19 +411,23 @@ OMISSIONS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "whatever has the name is ours": _patched(
         WalCore, "taken", lambda core, seq, ours, found: core.uploaded(seq)
     ),
-    "no claim before the probe": _patched(ClosingCore, "_claim", _probe_without_claim),
+    "no claim before the probe": _patched(ClosingCore, "_claim", ClosingCore._probe),
 }
 """By what is left out; where it is in a core, what is put in its place."""
 
 
-SMALL: Final = (Bounds(closers=1), Bounds(objects=1, late=0))
+SMALL: Final = (
+    Bounds(closers=1),
+    Bounds(objects=1, late=0),
+    Bounds(objects=3, window=1, closers=1, late=0),
+)
 """Searched in seconds."""
 
 
 def main() -> int:
     """Search the larger bounds, and each omission."""
     failed = False
-    for bounds in (*SMALL, Bounds(objects=3, closers=1), Bounds()):
+    for bounds in (*SMALL, Bounds(objects=3, closers=1), Bounds(objects=3, window=1, late=0), Bounds()):
         began = time.monotonic()
         found = search(bounds)
         print(

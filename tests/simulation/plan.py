@@ -251,12 +251,15 @@ def _ruins(plan: Plan) -> list[Event]:
 
 
 def _rots(plan: Plan) -> list[Event]:
-    """Objects of write-ahead logs rot, or vanish. Drawn apart, as traits are."""
+    """Objects of write-ahead logs rot, or vanish, some with all near them. Drawn apart, as traits are."""
     rng = Random(f"{plan.seed}/{plan.kind}/rots")
     if plan.kind != "wal" or rng.random() >= 0.2:
         return []
     times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(rng.choice((1, 2, 6))))
-    return [Event(at_s, rng.choice(("rot", "vanish")), rng.randrange(8)) for at_s in times]
+    events = [Event(at_s, rng.choice(("rot", "vanish")), rng.randrange(8)) for at_s in times]
+    return [
+        event._replace(first=rng.choice((0, 0, 9))) if event.kind == "vanish" else event for event in events
+    ]
 
 
 def _of_brokers(plan: Plan) -> list[Event]:

@@ -9,7 +9,8 @@ what `faults` does to processes and to the metadata:
     store_trouble   seconds, chance
     close           which log, first closer, seconds between it and a second one
     flush           a broker writes what it has in memory as a set
-    rot, vanish     which object of those that others know to be durable; what then holds says `wal_oracle`
+    rot, vanish     which object of those that others know to be durable, and how many more vanish with it; what then
+                    holds says `wal_oracle`. No listing lags there: it may be all that tells of a window of lost objects
 
 The end: faults stop, everybody is started, every ledger is recovered by two brokers and read by two, to its end.
 """
@@ -143,6 +144,7 @@ class WalCluster(LedgerCluster):
     def __init__(self, plan: Plan, world: World) -> None:
         super().__init__(plan, world)
         self.bucket = WalBucket(world)
+        self.bucket.lists_lag = not any(event.kind in ("rot", "vanish") for event in plan.events)
         self.oracle.watch(self.bucket)
 
     @staticmethod
@@ -212,8 +214,11 @@ class WalCluster(LedgerCluster):
             self.world.note(f"a bit of {name} at {offset} flips")
 
     def _vanish(self, event: Event) -> None:
-        name = self._known_to_be_durable(event.target)
-        if name is not None:
+        """Target: which, and `first` others after it, as a rule of a bucket would have it."""
+        for _ in range(1 + int(event.first)):
+            name = self._known_to_be_durable(event.target)
+            if name is None:
+                return
             self.oracle.is_damaged = True
             self.bucket.objects.pop(name)
             self.world.saw("object vanished")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from quire.metadata import paths
 from quire.metadata.records import WalRecord, WalState, decode, encode
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotFound, OutcomeUnknown, QuireError, Unavailable
+from quire.runtime.limits import WAL_UPLOADS_MAX
 from quire.testing.metadata import MemoryStore
 from quire.wal import scrub, wal_object
 from quire.wal.closing import close_wal
@@ -103,6 +105,8 @@ def test_two_closes_at_once_agree_while_the_writer_goes_on() -> None:
 def test_stores_that_do_not_answer_are_waited_for_and_are_no_hole() -> None:
     async def run(clock: Clock) -> None:
         house = await House(clock).begin(4)
+        for _ in range(3):
+            house.objects.faults.fail_next("list", Unavailable("503"))
         for _ in range(30):
             house.objects.faults.fail_next("get_range", Unavailable("503"))
         house.objects.faults.fail_next("finish", Unavailable("503"))
@@ -150,6 +154,33 @@ def test_damage_stops_it_and_names_the_object_until_the_loss_is_accepted() -> No
         assert raised.value.seq == 1 and (await house.record()).state is WalState.CLOSING
         record = await house.close(accept_loss=True)
         assert (record.end_seq, record.lost) == (4, (1, 2))
+
+    in_virtual_time(run)
+
+
+def test_a_window_of_lost_objects_is_told_by_what_is_listed_behind_it() -> None:
+    async def run(clock: Clock) -> None:
+        count = WAL_UPLOADS_MAX + 4
+        house = await House(clock).begin(count)
+        for seq in range(1, count - 1):
+            del house.objects.faults.objects[data_name(WAL, seq)]
+        house.objects.faults.fail_next("list", Unavailable("503"))
+        house.objects.faults.fail_next("list", Unavailable("503"))
+        with pytest.raises(WalDamaged, match=f"durable when object {count - 1} was made") as raised:
+            await house.close()
+        assert raised.value.seq == 1 and (await house.record()).state is WalState.CLOSING
+        record = await house.close(accept_loss=True)
+        assert (record.end_seq, record.lost) == (count, tuple(range(1, count - 1)))
+
+    in_virtual_time(run)
+
+
+def test_it_lists_once_and_beside_its_other_reads() -> None:
+    async def run(clock: Clock) -> None:
+        house = await House(clock).begin(3)
+        with mock.patch.object(house.objects, "list", wraps=house.objects.list) as listed:
+            assert (await house.close()).end_seq == 3
+        listed.assert_called_once_with(f"wal/{WAL}/")
 
     in_virtual_time(run)
 

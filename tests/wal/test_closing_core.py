@@ -37,7 +37,9 @@ class World:
         self.record = WalRecord(uuid=WAL, broker="a", store="memory://", trim_seq=trim_seq)
         self.version = 3
         self.rng = rng or Random(0)
-        self.reads = 0
+        self.reads = self.lists = 0
+        self.unlisted: set[int] = set()
+        """What a listing lacks."""
 
     def change(self, **changes: object) -> None:
         self.record = replace(self.record, **changes)
@@ -60,6 +62,9 @@ class Close:
 
     def write_record(self, record: WalRecord, version: int) -> None:
         self.waiting.append(("write record", (record, version)))
+
+    def list_objects(self) -> None:
+        self.waiting.append(("list", ()))
 
     def read_header(self, seq: int) -> None:
         assert sum(what == "read" for what, _ in self.waiting) < 3
@@ -89,6 +94,9 @@ class Close:
             else:
                 world.record, world.version = record, world.version + 1
                 self.core.record_written(record, world.version)
+        elif what == "list":
+            world.lists += 1
+            self.core.listed(max(set(world.objects) - world.unlisted, default=-1))
         elif what == "read":
             (seq,) = args
             world.reads += 1
@@ -104,10 +112,10 @@ class Close:
         return what
 
     def run(self, until: str = "") -> None:
-        """Up to the end, or to a call of this name, which then waits alone to be let through."""
+        """Up to the end, or to a call of this name, which then waits alone, or with a listing, to be let through."""
         while self.result is None and self.error is None:
             if until and any(what == until for what, _ in self.waiting):
-                self.waiting = [each for each in self.waiting if each[0] == until]
+                self.waiting = [each for each in self.waiting if each[0] in (until, "list")]
                 return
             self.step()
 
@@ -126,6 +134,7 @@ def test_it_ends_where_the_first_hole_was_and_a_fence_lies_there(count: int) -> 
     assert (record.state, record.end_seq, record.lost) == (WalState.CLOSED, count, ())
     assert world.objects[count] == fence(count)
     assert world.reads <= count + 5, "each object once, and those behind the hole"
+    assert world.lists == 1
 
 
 def test_objects_below_the_trim_point_say_nothing() -> None:
@@ -142,7 +151,7 @@ def test_a_closed_one_is_left_as_it_is() -> None:
     world = World({0: data(0)})
     world.change(state=WalState.CLOSED, end_seq=0)
     assert closed(world).end_seq == 0
-    assert list(world.objects) == [0] and world.reads == 0
+    assert list(world.objects) == [0] and world.reads == world.lists == 0
 
 
 def test_a_fence_of_a_close_that_was_cut_off_is_the_end() -> None:
@@ -202,6 +211,67 @@ def test_a_hole_that_was_durable_once_is_damage(witness: int) -> None:
     assert world.record.state is WalState.CLOSING and 1 not in world.objects
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("last", [data(9, 5), fence(9), ROTTEN])
+def test_holes_as_many_as_a_window_are_damage_when_something_is_listed_behind_them(
+    last: Header | str, seed: int
+) -> None:
+    """Whatever lies there: nothing is put five behind a hole before the hole's object is durable."""
+    world = World({0: data(0), 9: last}, rng=Random(seed))
+    close = Close(world)
+    close.run()
+    assert close.error is not None and close.error.seq == 1
+    assert "an object is gone that was durable when object 9 was made" in str(close.error)
+    assert world.record.state is WalState.CLOSING and 1 not in world.objects
+    assert world.lists == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_object_that_only_the_listing_knows_keeps_no_window_from_telling(seed: int) -> None:
+    """Objects in the window that know nothing of the hole do not end the search."""
+    world = World({0: data(0), 3: data(3, 0), 5: data(5, 0), 6: data(6, 4)}, rng=Random(seed))
+    close = Close(world)
+    close.run()
+    assert close.error is not None and close.error.seq == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_listing_that_lags_is_no_evidence_of_anything(seed: int) -> None:
+    world = World({seq: data(seq, seq - 4) for seq in range(11)}, rng=Random(seed))
+    world.unlisted = {2, 7, 8, 9, 10}
+    assert closed(world).end_seq == 11
+    damaged = World({0: data(0), 3: data(3, 1)}, rng=Random(seed))
+    damaged.unlisted = {0, 3}
+    close = Close(damaged)
+    close.run()
+    assert close.error is not None and close.error.seq == 1, "the window tells it without a listing"
+
+
+def test_no_fence_is_put_before_the_listing_is_there() -> None:
+    close = Close(World({0: data(0)}))
+    while any(what != "list" for what, _ in close.waiting):
+        close.waiting.sort(key=lambda call: call[0] == "list")
+        with mock.patch.object(close.world.rng, "randrange", lambda count: 0):
+            assert close.step() != "fence"
+    close.run()
+    assert close.result is not None and close.result.end_seq == 1
+
+
+def test_what_was_listed_and_is_gone_is_a_witness_unless_another_has_closed_it_meanwhile() -> None:
+    """Objects go only when the record says CLOSED."""
+    for is_closed in (False, True):
+        world = World({0: data(0), 1: data(1), 9: data(9, 5)})
+        close = Close(world)
+        close.run("list")
+        close.step()
+        world.objects.clear()
+        if is_closed:
+            world.change(state=WalState.CLOSED, end_seq=10)
+        close.waiting = [("read", (seq,)) for seq in range(3)]
+        close.run()
+        assert (close.error is None) == is_closed and close.result == (world.record if is_closed else None)
+
+
 def test_an_object_that_came_after_its_place_was_looked_at_is_no_damage() -> None:
     world = World({0: data(0)})
     close = Close(world)
@@ -225,6 +295,15 @@ def test_on_an_operators_word_damage_is_passed_over_and_told() -> None:
     close.run()
     assert close.error is None and close.result == world.record
     assert (world.record.end_seq, world.record.lost) == (5, (1, 2))
+
+
+def test_on_an_operators_word_holes_that_what_is_listed_knows_of_are_passed_over_and_told() -> None:
+    """Those near it may have been on their way: there its own word counts, as ever."""
+    world = World({0: data(0), 9: data(9, 5)})
+    close = Close(world, accept_loss=True)
+    close.run()
+    assert close.error is None and close.result == world.record
+    assert (world.record.end_seq, world.record.lost) == (6, (1, 2, 3, 4, 5))
 
 
 def test_it_says_no_damage_of_a_wal_that_another_has_closed() -> None:

@@ -15,7 +15,7 @@ from quire.metadata.store import ANY_VERSION
 from quire.runtime.errors import CorruptionError, NotFound, QuireError
 from quire.wal import own_record, wal_object
 from quire.wal.closing import _Closing
-from quire.wal.closing_core import TRANSITIONS, ClosingCore, Event
+from quire.wal.closing_core import ClosingCore
 from quire.wal.keeper import Keeper
 from quire.wal.object_journal import ObjectJournal
 from quire.wal.own_record import OwnRecord
@@ -196,13 +196,7 @@ def a_fence_is_put_one_beyond_the_hole() -> Iterator[None]:
 @mutation("W6", "wal")
 def a_log_is_probed_before_it_is_claimed() -> Iterator[None]:
     """Its writer trims on meanwhile."""
-
-    def probe_first(self: Any) -> None:
-        self.state = TRANSITIONS.next(self.state, Event.CLAIMED)
-        self._next_seq = self._record.trim_seq
-        self._judge()
-
-    with patch.object(ClosingCore, "_claim", probe_first):
+    with patch.object(ClosingCore, "_claim", ClosingCore._probe):
         yield
 
 
@@ -254,6 +248,15 @@ def a_rotten_header_is_the_end() -> Iterator[None]:
             judge(self)
 
     with patch.object(ClosingCore, "_judge", judge_leniently):
+        yield
+
+
+@mutation("W8", "wal")
+def a_hole_is_judged_by_a_window_alone() -> Iterator[None]:
+    """Nobody asks what lies beyond it."""
+    listed = ClosingCore.listed
+
+    with patch.object(ClosingCore, "listed", lambda self, last_seq: listed(self, -1)):
         yield
 
 
