@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager
@@ -158,5 +157,4 @@ QUESTIONS: Final = {
 }
 
 if __name__ == "__main__":
-    sys.argv[0] = "bench.publish"
     ask(QUESTIONS)

@@ -34,12 +34,19 @@ _ON_THE_TERMINAL = threading.Lock()
 @contextmanager
 def bar(of_what: str) -> Iterator[Show]:
     """Gives what to call with how many are done, and of how many."""
+    with phases(of_what) as show:
+        yield lambda done, of: show(of_what, done, of)
+
+
+@contextmanager
+def phases(first: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """As `bar`, for work in steps: what is called is told of what, too."""
     if not sys.stderr.isatty():
-        yield lambda _done, _of: None
+        yield lambda _what, _done, _of: None
         return
-    with _ON_THE_TERMINAL, _display(f"{{task.completed}}/{{task.total}} {of_what}") as shown:
-        task = shown.add_task("", total=None)
-        yield lambda done, of: shown.update(task, completed=done, total=of or None)
+    with _ON_THE_TERMINAL, _display("{task.completed}/{task.total} {task.description}") as shown:
+        task = shown.add_task(first, total=None)
+        yield lambda what, done, of: shown.update(task, description=what, completed=done, total=of or None)
 
 
 @contextmanager

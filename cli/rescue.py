@@ -6,8 +6,6 @@ It asks no broker, for there is none: it reads the archive, talks to the bookies
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -18,7 +16,7 @@ import click
 
 from quire.cli.noun import json_option
 from quire.cli.output import Answer, Found, Shown
-from quire.cli.progress import PATIENCE_S
+from quire.cli.progress import phases
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
@@ -26,7 +24,7 @@ from quire.ledger.settings import LedgerSettings
 from quire.metadata.open import open_store
 from quire.metadata.store import MetadataStore
 from quire.objects.open import open_store as open_archive
-from quire.rescue.facts import CopyFacts, Show
+from quire.rescue.facts import CopyFacts
 from quire.rescue.rescue import Report, Rescue, begin, find_begun, look_for_copy
 from quire.runtime.clock import SystemClock, iso_time
 from quire.runtime.errors import Unavailable
@@ -82,7 +80,7 @@ async def _metadata(
     objects = open_archive(archive) if archive else None
     try:
         begun = await find_begun(store, url)
-        copy = await look_for_copy(objects, report)
+        copy = await look_for_copy(objects, cluster or (begun.uuid if begun is not None else ""), report)
         if begun is None and is_dry:
             return _before_begin(copy, cluster)
         record = begun if is_dry else await begin(store, url, cluster or copy.cluster, clock.now_ms())
@@ -91,10 +89,11 @@ async def _metadata(
         async with _ledgers(store, inside) as (directory, ledgers):
             if not directory.available():
                 return Answer(asdict(report), error=_nobody_here(report.cluster, url, copy))
-            show = _shown()
-            rescue = Rescue(store, directory, ledgers, clock, show, accept_loss=accept_loss, is_dry=is_dry)
-            await rescue.run(copy, objects, report)
-            show("", 0, 0)
+            with phases() as show:
+                rescue = Rescue(
+                    store, directory, ledgers, clock, show, accept_loss=accept_loss, is_dry=is_dry
+                )
+                await rescue.run(copy, objects, report)
     finally:
         if objects is not None:
             await objects.close()
@@ -170,23 +169,3 @@ def _answer(report: Report, is_dry: bool) -> Answer:
         )
         return Answer(asdict(report), *shown, error=error)
     return Answer(asdict(report), *shown, "dry run: nothing was written")
-
-
-def _shown() -> Show:
-    """Says on standard error how far the work is, once it takes long: a line that is written over on a terminal."""
-    began_s = last_s = time.monotonic()
-    is_terminal, width = sys.stderr.isatty(), 0
-
-    def show(what: str, done: int, of: int) -> None:
-        nonlocal last_s, width
-        now_s = time.monotonic()
-        pause_s = 0.2 if is_terminal else 10.0
-        if not what:
-            if width:
-                click.echo("\r" + " " * width + "\r", nl=False, err=True)
-        elif now_s - began_s >= PATIENCE_S and now_s - last_s >= pause_s:
-            line = f"{what}: {done} of {of}"
-            click.echo(f"\r{line:<{width}}" if is_terminal else line, nl=not is_terminal, err=True)
-            last_s, width = now_s, max(width, len(line)) if is_terminal else 0
-
-    return show

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.ledger import states
-from quire.metadata.records import LedgerRecord, LedgerState
+from quire.metadata.records import LedgerRecord, LedgerState, Storage
 from quire.wire.bookie import BookieId
 
 ACK_QUORUM = 2
@@ -80,7 +80,7 @@ def plan_ledgers(
     for ledger_id, told in best.items():
         if ledger_id in plan.deleted or told.record.state is LedgerState.DELETING:
             continue
-        if states.storage(told.record).value == "objects":
+        if states.storage(told.record) is Storage.OBJECTS:
             plan.on_objects.append(ledger_id)
         else:
             plan.ledgers[ledger_id] = told

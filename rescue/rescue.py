@@ -79,11 +79,14 @@ class Report:
     is_done: bool = False
 
 
-async def look_for_copy(objects: ObjectStore | None, report: Report) -> CopyFacts:
-    """The newest copy of the metadata in the archive. Raises `Unavailable`, `CorruptionError`."""
+async def look_for_copy(objects: ObjectStore | None, cluster: str, report: Report) -> CopyFacts:
+    """The newest copy of the cluster's metadata in the archive; of the only one's that has some, if none is named.
+
+    Raises `Unavailable`, `CorruptionError`, `ConfigurationError`.
+    """
     if objects is None:
         return CopyFacts()
-    copy, damaged = await newest(objects)
+    copy, damaged = await newest(objects, cluster)
     report.doubtful += damaged
     found = facts.take_apart(copy)
     report.copy_taken_ms = found.taken_ms

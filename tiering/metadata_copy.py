@@ -1,8 +1,9 @@
 """Copies of the metadata store in the archive: what nobody else has, for the day on which it is lost for good.
 
-    metadata/TIME-UNIQUE    `sealed`, kind "metadata", version 1: zlib over msgpack of `MetadataCopy`
+    metadata/CLUSTER/TIME-UNIQUE    `sealed`, kind "metadata", version 1: zlib over msgpack of `MetadataCopy`
 
-The coordinator takes one every ten minutes, more seldom where taking one takes long, and the last five are kept. It
+The coordinator takes one every ten minutes, more seldom where taking one takes long, and the last five of its cluster
+are kept: who begins another cluster over the same archive, in the hour after the loss, has not lost them as well. It
 has every node that lives longer than its session. It is read node by node while the cluster goes on, so it is of no one
 moment; `quire.rescue` joins it with what bookies and segments say of themselves, which is newer. Labels there (`ledger.
 labels`, `segment_label`) know each ledger and each segment; policies, schemas, permissions and the number of partitions
@@ -25,7 +26,7 @@ from quire.metadata.cluster import find_cluster
 from quire.metadata.store import MetadataStore
 from quire.objects.store import ObjectStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, NotFound, QuireError
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 from quire.tiering.sealed import seal, unseal
 
@@ -127,17 +128,27 @@ def decode(sealed: bytes, where: str) -> MetadataCopy:
 async def put(objects: ObjectStore, copy: MetadataCopy) -> str:
     """Put a copy into the archive, then delete all but the newest; returns its name. Raises what the store does."""
     sealed = await objects.run(lambda: encode(copy))
-    name = f"{PREFIX}{copy.taken_ms:016d}-{uuid4().hex}"
+    folder = f"{PREFIX}{copy.cluster}/"
+    name = f"{folder}{copy.taken_ms:016d}-{uuid4().hex}"
     await objects.put_whole(name, [sealed])
-    for older in (await objects.list(PREFIX))[:-KEPT]:
+    for older in (await objects.list(folder))[:-KEPT]:
         await objects.delete(older.name)
     return name
 
 
-async def newest(objects: ObjectStore) -> tuple[MetadataCopy | None, list[str]]:
-    """The newest copy that can be read, and what is wrong with later ones. Raises `Unavailable`."""
+async def newest(objects: ObjectStore, cluster: str = "") -> tuple[MetadataCopy | None, list[str]]:
+    """The newest copy that can be read, and what is wrong with later ones. `cluster` may be empty where one has copies.
+
+    Raises `Unavailable`, and `ConfigurationError` when several clusters have copies and none is named.
+    """
+    listed = await objects.list(f"{PREFIX}{cluster}/" if cluster else PREFIX)
+    clusters = sorted({info.name.removeprefix(PREFIX).partition("/")[0] for info in listed})
+    if len(clusters) > 1:
+        raise ConfigurationError(
+            f"{objects.url} has copies of the metadata of clusters {', '.join(clusters)}: name one with --cluster"
+        )
     damaged: list[str] = []
-    for info in reversed(await objects.list(PREFIX)):
+    for info in reversed(listed):
         found = bytes(await objects.get_range(info.name, 0, info.bytes))
         try:
             return decode(found, f"object {info.name}"), damaged

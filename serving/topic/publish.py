@@ -312,7 +312,9 @@ class Publisher:
         else:
             run.producer, run.entry_bytes, run.came_s, run.after = producer, entry_bytes, turn.time_s, None
             waiting.append(run)
-        if not self._armed and len(self._flights) < self._flights_max:
+        if (
+            not self._armed and len(self._flights) < self._flights_max
+        ):  # as `_arm`, without a call for each run
             self._armed = True
             turn.due.append(self)
 

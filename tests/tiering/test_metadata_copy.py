@@ -8,7 +8,7 @@ from quire.metadata import paths
 from quire.metadata.cluster import begin_cluster
 from quire.metadata.records import LedgerRecord, Policies, TopicRecord, encode
 from quire.rescue.facts import take_apart
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import ConfigurationError, CorruptionError
 from quire.testing.metadata import MemoryStore
 from quire.testing.objects import MemoryObjectStore
 from quire.tiering import metadata_copy, segment_label
@@ -51,6 +51,18 @@ async def test_the_newest_that_is_whole_is_read_and_few_are_kept() -> None:
     found, damaged = await metadata_copy.newest(objects)
     assert found is not None and found.taken_ms == taken_ms - 1
     assert damaged == [f"object {name} does not match its checksum"]
+
+
+async def test_another_cluster_over_the_same_archive_takes_no_copy_away() -> None:
+    """Begun in haste after the loss, it would have deleted the last copies of the lost one within the hour."""
+    lost, other, objects = await filled(), await filled(), MemoryObjectStore()
+    copy = await metadata_copy.take(lost, 1_000)
+    await metadata_copy.put(objects, copy)
+    for taken_ms in range(2_000, 2_000 + 2 * metadata_copy.KEPT):
+        await metadata_copy.put(objects, await metadata_copy.take(other, taken_ms))
+    with pytest.raises(ConfigurationError, match="name one with --cluster"):
+        await metadata_copy.newest(objects)
+    assert await metadata_copy.newest(objects, copy.cluster) == (copy, [])
 
 
 async def test_a_label_is_read_with_the_store_that_it_lies_in() -> None:
