@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
 from bench.report import ask
-from quire.cli import parts
+from quire.cli import broker_parts
 from quire.cli.main import main as quire
 from quire.objects.open import open_for_log
 from quire.objects.store import BlockingStore, ObjectStore
@@ -62,7 +62,7 @@ def serve(usual_ms: float, late_ms: float, hedge_factor: float, calls: str, *wor
         return SlowPuts(plain.blocking, threads, usual_ms / 1000, late_ms / 1000, file)
 
     with (
-        mock.patch.object(parts, "open_for_log", opened),
+        mock.patch.object(broker_parts, "open_for_log", opened),
         mock.patch.object(object_journal, "HEDGE_FACTOR", hedge_factor),
         mock.patch.object(sys, "argv", ["quire", *words]),
     ):

@@ -38,8 +38,9 @@ from quire.runtime.disk import Worker, aligned_buffer, pages_up
 from quire.runtime.errors import DiskError, DiskFull, QuireError
 from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX
 from quire.runtime.metrics import Histogram
-from quire.wire.block import Buffer, brief
+from quire.wire.block import Buffer
 from quire.wire.bookie import AddDone, Status
+from quire.wire.ledger_ids import first_entry
 
 log = logging.getLogger(__name__)
 
@@ -265,10 +266,10 @@ def _tell(group: Group) -> None:
 
 
 def _tell_slow(place: str, group: Group, took_s: float) -> None:
-    stored = [brief(part) for part in group.parts if len(part) > CONTROL_BYTES]
+    stored = [part for part in group.parts if len(part) > CONTROL_BYTES]
     if not stored:  # fences and tombstones
         slow.tell("sync", f"the journal {place}", took_s, journal=place)
         return
-    _, ledger, entry, *_ = stored[0]
+    ledger, entry = first_entry(stored)
     what = f"the journal {place} with {len(stored)} blocks from entry {ledger}:{entry} on"
     slow.tell("sync", what, took_s, journal=place, blocks=len(stored), ledger=ledger, entry=entry)

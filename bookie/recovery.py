@@ -25,6 +25,7 @@ from quire.bookie.ledger_storage import LedgerStorage
 from quire.bookie.ledgers import decode
 from quire.bookie.write_cache import WriteCache
 from quire.wire.block import BlockHeader, Buffer
+from quire.wire.ledger_ids import is_label
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +119,11 @@ class Recovery:
         replay.forget_damage()
         if self._storage.was_rebuilt:
             self._storage.clear_index_suspect()
+        count = sum(not is_label(ledger_id) for ledger_id in ledgers)
         what, bookie = "in limbo" if blocks_lost else "fenced", self._identity.bookie_id
-        log.error("bookie %s: state was lost; all %d ledgers are %s", bookie, len(ledgers), what)
+        log.error("bookie %s: state was lost; all %d ledgers are %s", bookie, count, what)
         if blocks_lost:
             self.lost_at_start = (
-                f"this bookie may have lost blocks of {len(ledgers)} ledgers ({self.loss}); repair copies them from "
+                f"this bookie may have lost blocks of {count} ledgers ({self.loss}); repair copies them from "
                 "other bookies, and `quire ledgers lost` names those that nobody has"
             )

@@ -28,7 +28,6 @@ from quire.runtime.network import keep_alive, peer_address
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import why_failed
 from quire.security.tls import BetweenProcesses, FollowedContext
-from quire.wire.block import brief
 from quire.wire.bookie import AddDone, AddRequest, ReadRequest, Request, Status
 from quire.wire.bookie_codec import (
     AddResponse,
@@ -38,6 +37,7 @@ from quire.wire.bookie_codec import (
     Response,
     encode,
 )
+from quire.wire.ledger_ids import first_entry
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Asked(NamedTuple):
 def _tell_slow(transport: asyncio.Transport | None, body: AnyRequest, took_s: float) -> None:
     bookie = peer_address(transport).removeprefix("/")
     if isinstance(body, AddRequest):
-        _, ledger, entry, *_ = brief(body.blocks[0])
+        ledger, entry = first_entry(body.blocks)
         what = f"{bookie} with {len(body.blocks)} blocks from entry {ledger}:{entry} on"
         slow.tell("answer of a bookie", what, took_s, bookie=bookie, ledger=ledger, entry=entry)
     elif isinstance(body, ReadRequest):

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from quire.ledger import labels
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.orphans import Orphan, orphans
 from quire.ledger.retiring import known_bookies
@@ -22,6 +21,7 @@ from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, Rep
 from quire.metadata.store import Put
 from quire.metadata.underreplicated import damage_reports
 from quire.runtime.errors import ConfigurationError, InUse, NotFound
+from quire.wire import ledger_ids
 
 
 class Bookies:
@@ -137,8 +137,8 @@ def _json(record: RepairRecord) -> dict[str, Any]:
 
 def _damage(told: DamageRecord) -> dict[str, Any]:
     ledger_id, what = told.ledger_id, told.what
-    if labels.is_label(ledger_id):
-        ledger_id, what = labels.labelled(ledger_id), f"its label: {what}"
+    if ledger_ids.is_label(ledger_id):
+        ledger_id, what = ledger_ids.labelled(ledger_id), f"its label: {what}"
     return {"ledger": ledger_id, "entry": told.entry, "what": what, "foundMs": told.found_ms}
 
 

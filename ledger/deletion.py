@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
-from quire.ledger.labels import label_id
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable, VersionConflict
 from quire.wire.bookie import BookieId, DeleteRequest, Status
+from quire.wire.ledger_ids import label_id
 
 
 class Silent(Unavailable):

@@ -33,29 +33,13 @@ from quire.runtime.errors import CorruptionError
 from quire.wire import block
 from quire.wire.block import Buffer
 from quire.wire.bookie import AddRequest, BookieId, BookiePort, Status
+from quire.wire.ledger_ids import label_id, labelled
 
 VERSION: Final = b"\x01"
-_BIT: Final = 1 << 62
 AGAIN_S: Final = (1.0, 60.0)
 """When a bookie that refused a label, or did not answer, is asked again: at first, and at the most."""
 
 _ASK_AGAIN: Final = frozenset({Status.UNREACHABLE, Status.BUSY, Status.READ_ONLY, Status.IO_ERROR})
-
-
-def label_id(ledger_id: int) -> int:
-    """The ledger that bookies keep the label in."""
-    assert not ledger_id & _BIT
-    return ledger_id | _BIT
-
-
-def is_label(ledger_id: int) -> bool:
-    return bool(ledger_id & _BIT)
-
-
-def labelled(ledger_id: int) -> int:
-    """The ledger whose label lies in `ledger_id`."""
-    assert is_label(ledger_id)
-    return ledger_id & ~_BIT
 
 
 def make(record: LedgerRecord, version: int) -> Buffer:

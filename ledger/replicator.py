@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from quire.ledger import labels, repair_core, states
+from quire.ledger import repair_core, states
 from quire.ledger.deletion import Deletion
 from quire.ledger.repair_copy import Copier
 from quire.ledger.repair_core import View
@@ -26,6 +26,7 @@ from quire.metadata import paths, underreplicated
 from quire.metadata.records import LedgerRecord, LedgerState, UnderreplicatedRecord, decode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable, VersionConflict
+from quire.wire import ledger_ids
 from quire.wire.bookie import BookieId
 
 _log = logging.getLogger(__name__)
@@ -128,8 +129,8 @@ class Replicator:
         path = paths.ledger(ledger_id)
         for attempt in range(_TRIES):
             try:
-                if labels.is_label(ledger_id):
-                    await self._copier.label(labels.labelled(ledger_id))
+                if ledger_ids.is_label(ledger_id):
+                    await self._copier.label(ledger_ids.labelled(ledger_id))
                     break
                 read = await self._store.get(path)
                 record = decode(LedgerRecord, read.value, path)

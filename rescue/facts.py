@@ -31,6 +31,7 @@ from quire.runtime.errors import CorruptionError, NotFound, Unavailable
 from quire.tiering import segment_label
 from quire.tiering.archive import PREFIX, object_of
 from quire.tiering.metadata_copy import CopiedNode, MetadataCopy
+from quire.wire import ledger_ids
 from quire.wire.bookie import BookieId, LedgerInfoRequest, ListLedgersRequest, ReadRequest, Status
 
 AT_ONCE: Final = 64
@@ -74,10 +75,10 @@ async def _ask_bookie(directory: BookieDirectory, bookie: BookieId, show: Show) 
             raise Unavailable(
                 f"bookie {bookie} does not list its ledgers ({listed.status.name}); see that it runs"
             )
-        facts.deleted.update(each for each in listed.deleted if not labels.is_label(each))
+        facts.deleted.update(each for each in listed.deleted if not ledger_ids.is_label(each))
         kept = set(listed.ledgers) - set(listed.deleted)
-        facts.ledgers.update(each for each in kept if not labels.is_label(each))
-        named += sorted(each for each in kept if labels.is_label(each))
+        facts.ledgers.update(each for each in kept if not ledger_ids.is_label(each))
+        named += sorted(each for each in kept if ledger_ids.is_label(each))
         if len(listed.ledgers) < _LISTED:
             break
         first = listed.ledgers[-1] + 1
@@ -108,7 +109,9 @@ async def _read_label(directory: BookieDirectory, bookie: BookieId, label: int) 
                 return Told(*labels.read(found.blocks[0]))
             if found.status is not Status.UNREACHABLE:
                 what = found.detail or found.status.name
-                raise CorruptionError(f"the label of ledger {labels.labelled(label)} cannot be read: {what}")
+                raise CorruptionError(
+                    f"the label of ledger {ledger_ids.labelled(label)} cannot be read: {what}"
+                )
         elif info.status is Status.DELETED:
             return None
         await asyncio.sleep(_AGAIN_S)

@@ -13,6 +13,7 @@ Read in this order:
     chunks         which entries are pieces of one message
     block          the unit of everything behind the socket
     block_runs     blocks one after the other, as logs and objects keep them
+    ledger_ids     ids of ledgers, and of their labels
     bookie         the requests between brokers and bookies, and the port they travel through
     bookie_codec   their bytes
     topic_name     short names of topics made whole

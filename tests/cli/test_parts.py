@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from quire.cli import parts as made_of
+from quire.cli import http as http_servers
 from quire.cli.broker import broker, load
 from quire.cli.gateway import GatewaySettings, gateway
 from quire.cli.parts import Parts
@@ -98,7 +98,7 @@ async def http_port(kind: str, metadata: str) -> AsyncIterator[int]:
 async def test_who_says_nothing_over_http_is_closed(
     metadata: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for module in (made_of, gateways):
+    for module in (http_servers, gateways):
         monkeypatch.setattr(module, "HTTP_SILENT_S", 1.0)
     answered = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
     async with http_port(kind, metadata) as port:

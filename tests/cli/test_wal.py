@@ -7,12 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pulsar
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.cli.running import Server, standalone
+from tests.moto_store import moto_store
 
 
 def client_of(server: Server) -> pulsar.Client:
@@ -53,14 +52,8 @@ def acknowledge(server: Server, count: int) -> list[int]:
 @pytest.fixture
 def s3() -> Iterator[str]:
     """The URL of an empty bucket."""
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="bucket")
-    yield f"s3://bucket/a?endpoint={endpoint}&access_key=test&secret_key=test"
-    server.stop()
+    with moto_store("bucket") as endpoint:
+        yield f"s3://bucket/a?endpoint={endpoint}&access_key=test&secret_key=test"
 
 
 @pytest.mark.parametrize(("is_killed", "is_s3"), [(True, False), (False, False), (True, True)])

@@ -13,7 +13,7 @@ from unittest import mock
 import pulsar
 import pytest
 
-from quire.cli import parts
+from quire.cli import broker_parts
 from quire.cli.assemble import Standalone, load_standalone, standalone
 from quire.cli.settings import Given
 from quire.objects.store import ObjectStore
@@ -48,7 +48,7 @@ class Troubled(MemoryObjectStore):
 
 
 def opened(store: Troubled) -> mock._patch[Callable[[str, int], ObjectStore]]:
-    return mock.patch.object(parts, "open_for_log", lambda url, threads: store)
+    return mock.patch.object(broker_parts, "open_for_log", lambda url, threads: store)
 
 
 def given(tmp_path: Path) -> Given:

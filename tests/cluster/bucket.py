@@ -1,8 +1,9 @@
 """The bucket of a cluster without bookies: whether all that was kept is whole, and what lies there that nobody needs.
 
 `damage` reads every byte that the records of write-ahead logs name. `unneeded` is for a cluster whose topics are all
-deleted. Then may stay: fences; data objects and sets with ledgers that live, as state logs of bundles do; and the
-data objects of an open log between its trim point and its end, dead or not, until they become a set.
+deleted. Then may stay: copies of the metadata; fences; data objects and sets with ledgers that live, as state logs of
+bundles do; and the data objects of an open log between its trim point and its end, dead or not, until they become a
+set.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from quire.metadata.store import MetadataStore
 from quire.objects.open import open_for_log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import CorruptionError, NotFound
+from quire.tiering import metadata_copy
 from quire.wal import scrub, wal_object
 from quire.wal.context import WalContext
 from quire.wal.run_reader import run_cache
@@ -49,7 +51,9 @@ async def unneeded(context: WalContext) -> list[str]:
     found = [f"{info.name}: no log names it" for info in await scrub.strays(context, ever)]
     there = [info.name for info in await context.objects.list()]
     found += [
-        f"{name}: of a topic that is deleted" for name in there if not name.startswith(wal_object.FOLDER)
+        f"{name}: of a topic that is deleted"
+        for name in there
+        if not name.startswith((wal_object.FOLDER, metadata_copy.PREFIX))
     ]
     living = {ledger_id async for ledger_id in orphans.ledger_ids(context.metadata)}
     for record in await scrub.records(context.metadata):

@@ -17,6 +17,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests import moto_store
+
 BUCKET = "quire"
 ACCESS_KEY, SECRET_KEY = "test", "test-secret"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -42,7 +44,7 @@ class S3:
     def command(self) -> list[str]:
         (self._folder / BUCKET).mkdir(parents=True)
         if self._program is None:
-            return [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(self.port)]
+            return [sys.executable, moto_store.__file__, "--host", "127.0.0.1", "--port", str(self.port)]
         keys = ("--access", ACCESS_KEY, "--secret", SECRET_KEY)
         return [
             self._program,

@@ -247,13 +247,16 @@ class DisklessStory(Story):
                 parts = "/partitions" if path.endswith("/parts") else ""
                 await self.cluster.rest("DELETE", f"/admin/v2/{path}{parts}?force=true")
             self.tell("deleted all topics")
-            deadline = time.monotonic() + EMPTY_S
+            left: list[str] = []
+            deadline = 0.0
             while found := await unneeded(bucket):
+                if found != left:
+                    left, deadline = found, time.monotonic() + EMPTY_S
                 assert time.monotonic() < deadline, (
                     f"{len(found)} objects stay: {found[:5]}\n{self.cluster.story()}"
                 )
                 await asyncio.sleep(1.0)
-            assert not (found := await damage(bucket)), found[:5]
+            assert not (damaged := await damage(bucket)), damaged[:5]
             self.tell("nothing is left that nobody needs")
 
 

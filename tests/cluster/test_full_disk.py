@@ -21,11 +21,12 @@ import pytest
 from quire.client import EARLIEST, Client, NotStorable
 from quire.runtime.limits import MIB
 from tests.cli.running import Ran, Server, quire, standalone
+from tests.machine_speed import times_slower
 
 from .wired import wired
 
 pytestmark = pytest.mark.timeout(120)
-AT_ONCE_S = 10.0
+AT_ONCE_S = 10.0 * times_slower()
 """Far less than the time-outs of a client, on a machine that does much else."""
 
 SIZE = 256
@@ -99,7 +100,7 @@ def test_a_standalone_on_a_small_disk_that_fills_up(small: Path, tmp_path: Path)
         assert len(user.consume("one", "s")) == 20
         begin = time.monotonic()
         full = user.produce("big", many)
-        assert full.code and time.monotonic() - begin < AT_ONCE_S + 20
+        assert full.code and time.monotonic() - begin < 3 * AT_ONCE_S
         why = f"the disk of {small}/data/entries is full and takes no new messages; delete topics or free some space"
         assert why in full.err and "Traceback" not in full.err
         for topic in ("one", "new"):

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from quire.objects.open import open_store
 from quire.objects.store import ObjectStore
@@ -17,17 +15,15 @@ from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound
 from quire.runtime.limits import MIB, OBJECT_PART_BYTES
 from quire.testing.objects import MemoryObjectStore
 from quire.wire.block import Buffer
+from tests.moto_store import make_bucket, moto_store
 
 FAR_FUTURE_MS = 1 << 50
 
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_store() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
@@ -37,9 +33,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return f"file://{tmp_path}/archive"
         case "s3":
             endpoint = request.getfixturevalue("s3_endpoint")
-            keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-            boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket=f"b-{tmp_path.name}"[:60])
             bucket = f"b-{tmp_path.name}"[:60]
+            make_bucket(endpoint, bucket)
             return f"s3://{bucket}/some/prefix?endpoint={endpoint}&access_key=test&secret_key=test"
     return "memory://"
 

@@ -8,13 +8,13 @@ from quire.ledger import labels
 from quire.metadata.records import LedgerRecord, LedgerState
 from quire.runtime.errors import CorruptionError
 from quire.testing.cluster import Listener, MemoryCluster, turns_until, write
-from quire.wire import block
+from quire.wire import block, ledger_ids
 from quire.wire.bookie import Status
 
 
 def label_at(cluster: MemoryCluster, bookie: int, ledger_id: int) -> tuple[LedgerRecord, int] | None:
     """The newest label of the ledger that a bookie has."""
-    kept = cluster.bookies[bookie].ledgers.get(labels.label_id(ledger_id))
+    kept = cluster.bookies[bookie].ledgers.get(ledger_ids.label_id(ledger_id))
     if kept is None or not kept.firsts:
         return None
     return labels.read(kept.blocks[kept.firsts[-1]][1])
@@ -33,7 +33,7 @@ async def test_it_comes_with_the_first_block_and_follows_the_record() -> None:
     closed = await writer.close()
     assert [label_at(cluster, at, ledger_id) for at in range(3)] == [(closed, 1)] * 3
     await cluster.ledgers.delete(ledger_id)
-    assert all(bookie.ledgers[labels.label_id(ledger_id)].is_deleted for bookie in cluster.bookies)
+    assert all(bookie.ledgers[ledger_ids.label_id(ledger_id)].is_deleted for bookie in cluster.bookies)
 
 
 async def test_whoever_comes_into_the_ensemble_knows_of_all_fragments() -> None:
@@ -80,9 +80,9 @@ def test_what_is_no_label_is_damage() -> None:
     record = LedgerRecord(ledger_id=5, purpose="topic:persistent://t/n/x")
     made = bytes(labels.make(record, 3))
     assert labels.read(made) == (record, 3)
-    newer = block.cut(labels.label_id(5), 0, -1, 0, 0, [b"\x02{}"])
+    newer = block.cut(ledger_ids.label_id(5), 0, -1, 0, 0, [b"\x02{}"])
     with pytest.raises(CorruptionError, match="has version 02"):
         labels.read(newer)
-    other = block.cut(labels.label_id(6), 0, -1, 0, 0, [b'\x01{"ledger_id":5}'])
+    other = block.cut(ledger_ids.label_id(6), 0, -1, 0, 0, [b'\x01{"ledger_id":5}'])
     with pytest.raises(CorruptionError, match="label of ledger 6 is that of ledger 5"):
         labels.read(other)

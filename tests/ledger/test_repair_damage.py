@@ -12,6 +12,7 @@ from quire.metadata import paths
 from quire.metadata.records import DamageRecord, encode
 from quire.metadata.underreplicated import Reports, damage_reports
 from quire.testing.cluster import Listener, turns_until, write
+from quire.wire import ledger_ids
 from tests.ledger.repair_cluster import Cluster, one_more
 
 
@@ -200,8 +201,8 @@ async def test_damage_that_an_older_version_reported_is_mended_by_the_first_audi
 async def test_a_label_that_rotted_is_told_anew_and_the_report_goes(cluster: Cluster) -> None:
     """It is reported by the id that bookies keep it under; whoever asks an operator's question hears of its ledger."""
     record = await cluster.closed()
-    await cluster.report_damage(1, labels.label_id(record.ledger_id), 1)
-    kept = cluster.bookies[1].ledgers[labels.label_id(record.ledger_id)]
+    await cluster.report_damage(1, ledger_ids.label_id(record.ledger_id), 1)
+    kept = cluster.bookies[1].ledgers[ledger_ids.label_id(record.ledger_id)]
     assert kept.damaged == {1}
     (shown,) = (await Bookies(cluster.ledgers).show("bookie-1"))["damage"]
     assert shown["ledger"] == record.ledger_id and shown["what"].startswith("its label")
@@ -215,9 +216,9 @@ async def test_a_label_that_rotted_is_told_anew_and_the_report_goes(cluster: Clu
 async def test_a_label_of_a_deleted_ledger_that_rotted_is_forgotten(cluster: Cluster) -> None:
     record = await cluster.closed()
     await cluster.ledgers.delete(record.ledger_id)
-    await cluster.report_damage(1, labels.label_id(record.ledger_id), 1, flip=False)
+    await cluster.report_damage(1, ledger_ids.label_id(record.ledger_id), 1, flip=False)
     await cluster.repair.look()
-    assert cluster.bookies[1].ledgers[labels.label_id(record.ledger_id)].is_deleted
+    assert cluster.bookies[1].ledgers[ledger_ids.label_id(record.ledger_id)].is_deleted
     assert not await damage_reports(cluster.store)
 
 
@@ -228,11 +229,11 @@ async def test_who_is_given_the_blocks_that_it_lacked_is_told_the_label(
     """The bookie took none of either when its writer was there, whether an audit finds that or a reader."""
     record = await cluster.closed()
     cluster.cut_off(1, record.ledger_id, blocks=20)
-    del cluster.bookies[1].ledgers[labels.label_id(record.ledger_id)]
+    del cluster.bookies[1].ledgers[ledger_ids.label_id(record.ledger_id)]
     if is_reported:
         await cluster.report_damage(1, record.ledger_id, 0, flip=False)
     cluster.repair._auditor.is_wanted = not is_reported
     await cluster.repair.look()
     assert "bookie-1:1" in cluster.holders(record)
-    await turns_until(lambda: cluster.bookies[1].holds(labels.label_id(record.ledger_id), 1))
+    await turns_until(lambda: cluster.bookies[1].holds(ledger_ids.label_id(record.ledger_id), 1))
     assert await cluster.info(record.ledger_id) == record

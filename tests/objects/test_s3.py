@@ -6,9 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from quire.objects.open import open_blocking, open_store
 from quire.objects.s3 import S3BlockingStore, S3Location, _map_answer
@@ -23,20 +21,15 @@ from quire.runtime.errors import (
 )
 from quire.runtime.limits import OBJECT_PART_BYTES
 from quire.wire.block import Buffer
+from tests.moto_store import moto_store
 
 KEYS = "access_key=test&secret_key=test"
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=url, **keys).create_bucket(Bucket="here")
-    yield url
-    server.stop()
+    with moto_store("here") as url:
+        yield url
 
 
 async def parts(*contents: Buffer) -> AsyncIterator[Buffer]:

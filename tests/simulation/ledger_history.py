@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from quire.ledger import holes, labels, narrow, outbox, recovery, repair_copy, states
+from quire.ledger import holes, narrow, outbox, recovery, repair_copy, states
 from quire.metadata import paths
 from quire.metadata.records import (
     BookieIntent,
@@ -32,6 +32,7 @@ from quire.metadata.records import (
     UnderreplicatedRecord,
     decode,
 )
+from quire.wire import ledger_ids
 from quire.wire.bookie import ReadRequest
 
 from .client import Client, is_open
@@ -303,7 +304,7 @@ class LedgerHistory:
             known = self.oracle.promises[uuid]
             for ledger_id in machine.storage.ledger_ids() if uuid in members else ():
                 state = machine.storage.cache.ledgers[ledger_id]
-                labelled = labels.labelled(ledger_id) if labels.is_label(ledger_id) else ledger_id
+                labelled = ledger_ids.labelled(ledger_id) if ledger_ids.is_label(ledger_id) else ledger_id
                 listed = labelled in self.oracle.records or state.tombstone_version is not None
                 forgot = known.may_have_lost and state.is_limbo
                 self.world.check(

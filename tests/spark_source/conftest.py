@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import boto3
 import pulsar
 import pytest
 from aiohttp import web
-from moto.server import ThreadedMotoServer
 
 from quire.objects.open import open_blocking
 from quire.runtime.limits import MIB
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
 from quire.wire import block
+from tests.moto_store import moto_store
 
 TIME_MS = 1_700_000_000_000
 
@@ -319,14 +318,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
     name = f"bucket-{os.urandom(4).hex()}"
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=name)
-    yield f"s3://{name}/quire?endpoint={endpoint}&region=us-east-1"
-    server.stop()
+    with moto_store(name) as endpoint:
+        yield f"s3://{name}/quire?endpoint={endpoint}&region=us-east-1"
 
 
 class Server(NamedTuple):

@@ -9,9 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from quire.objects.open import open_store
 from quire.objects.store import ObjectInfo, ObjectStore
@@ -21,6 +19,7 @@ from quire.testing.zookeeper_server import free_port
 from quire.wal.probe import RACES, probe
 from quire.wire.block import Buffer
 from tests.cluster import s3
+from tests.moto_store import moto_store
 
 
 async def test_memory_passes_and_nothing_is_left() -> None:
@@ -36,23 +35,14 @@ async def test_a_directory_passes_and_nothing_is_left(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.flaky(
-    reruns=2
-)  # it looks for the name and then writes: on a busy machine two may pass, once in a while
 async def test_moto_passes() -> None:
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=endpoint, **keys).create_bucket(Bucket="probe")
-    store = open_store(f"s3://probe/a?endpoint={endpoint}&access_key=test&secret_key=test")
-    try:
-        await probe(store)
-        assert await store.list() == []
-    finally:
-        await store.close()
-        server.stop()
+    with moto_store("probe") as endpoint:
+        store = open_store(f"s3://probe/a?endpoint={endpoint}&access_key=test&secret_key=test")
+        try:
+            await probe(store)
+            assert await store.list() == []
+        finally:
+            await store.close()
 
 
 @contextlib.contextmanager

@@ -16,10 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import boto3
 import pytest
 from click.testing import CliRunner
-from moto.server import ThreadedMotoServer
 
 from quire.cli.spark import command
 from quire.runtime.rest import Admin
@@ -29,6 +27,7 @@ from quire.spark_source.jobs.follow import Follower, table_of
 from quire.spark_source.jobs.iceberg_table import open_catalog
 from tests.cli.running import quire, standalone
 from tests.clients import programs
+from tests.moto_store import moto_store
 from tests.spark_source.jobs.test_iceberg import TOPIC, Killed, dying, entries
 
 OTHER = "persistent://public/default/u"
@@ -58,28 +57,20 @@ def directory(tmp_path: Path) -> Lake:
 def rest() -> Iterator[Lake]:
     """Apache Iceberg's own REST catalog, its tables in S3."""
     words = programs.iceberg_catalog()
-    store = ThreadedMotoServer("127.0.0.1", 0)
-    store.start()
-    host, port = store.get_host_and_port()
-    s3 = {
-        "s3.endpoint": f"http://{host}:{port}",
-        "s3.access-key-id": "testing",
-        "s3.secret-access-key": "testing",
-        "s3.region": "us-east-1",
-    }
-    boto3.client(
-        "s3",
-        endpoint_url=s3["s3.endpoint"],
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    ).create_bucket(Bucket="lake")
     pipe = subprocess.PIPE
-    with subprocess.Popen([*words, "s3://lake/tables"], stdin=pipe, stdout=pipe, text=True) as server:
+    with (
+        moto_store("lake") as endpoint,
+        subprocess.Popen([*words, "s3://lake/tables"], stdin=pipe, stdout=pipe, text=True) as server,
+    ):
+        s3 = {
+            "s3.endpoint": endpoint,
+            "s3.access-key-id": "testing",
+            "s3.secret-access-key": "testing",
+            "s3.region": "us-east-1",
+        }
         assert server.stdout is not None
         yield Lake(f"http://127.0.0.1:{int(server.stdout.readline())}", s3, "lake")
         server.terminate()
-    store.stop()
 
 
 @pytest.fixture(params=["directory", "rest"])
