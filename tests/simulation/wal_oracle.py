@@ -67,8 +67,8 @@ class WalOracle(Oracle):
     def __init__(self, world: World, metadata: MetadataServer) -> None:
         super().__init__(world, metadata)
         self.wals: dict[str, Wal] = {}
-        self.set_spans: dict[str, list[Span]] = {}
-        """Of each set that is there."""
+        self.set_spans: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        """Of each set that is there: first and last entries, by ledger."""
         self.is_damaged = False
         """Some object rotted, or vanished."""
 
@@ -86,7 +86,9 @@ class WalOracle(Oracle):
             return
         header = wal_object.read_header(content, name)
         if header.kind is Kind.SET:
-            self.set_spans[name] = list(_spans(content, header))
+            of_ledgers = self.set_spans[name] = {}
+            for ledger_id, first, last in _spans(content, header):
+                of_ledgers.setdefault(ledger_id, []).append((first, last))
             return
         wal = self.wals.setdefault(header.wal, Wal())
         if header.kind is Kind.FENCE:
@@ -258,9 +260,10 @@ class WalOracle(Oracle):
         self._check_buried(uuid, wal, wal.record)
 
     def _check_buried(self, uuid: str, wal: Wal, record: WalRecord) -> None:
-        objects = [self.set_spans.get(name, []) for name in wal.sets]
-        objects += [spans for seq, spans in wal.data.items() if seq >= record.trim_seq]
-        there = {ledger_id for spans in objects for ledger_id, _, _ in spans}
+        there = {ledger_id for name in wal.sets for ledger_id in self.set_spans.get(name, ())}
+        for seq, spans in wal.data.items():
+            if seq >= record.trim_seq:
+                there.update(ledger_id for ledger_id, _, _ in spans)
         told = {*wal.catalogue.tombstones}
         told.update(*(laid for seq, laid in wal.laid.items() if seq >= record.trim_seq))
         forgotten = sorted((wal.buried & there) - told)
@@ -292,8 +295,8 @@ class WalOracle(Oracle):
         seq = wal.seqs.get((ledger_id, entry), -1)
         if record.trim_seq <= seq < end_seq and seq in wal.data:
             return True
-        spans = (span for name in wal.sets for span in self.set_spans.get(name, ()))
-        return any(each == ledger_id and first <= entry <= last for each, first, last in spans)
+        found = [self.set_spans[name].get(ledger_id, ()) for name in wal.sets if name in self.set_spans]
+        return any(first <= entry <= last for spans in found for first, last in spans)
 
     def _check_quorum(self, record: LedgerRecord, entry: int, rule: str = "quorum") -> None:
         if self.is_damaged:
