@@ -52,6 +52,19 @@ class WriterListener(Protocol):
 class BlockWriter:
     """The effects that all writers have in common."""
 
+    __slots__ = (
+        "__weakref__",
+        "_changes_in_vain",
+        "_confirmed_at_change",
+        "_failed_at_s",
+        "_has_priority",
+        "_outbox",
+        "_parts",
+        "_record",
+        "core",
+        "send",
+    )
+
     def __init__(
         self, parts: LedgerContext, record: LedgerRecord, outbox: Outbox, next_entry: int = 0
     ) -> None:
@@ -131,6 +144,23 @@ class BlockWriter:
 class LedgerWriter(BlockWriter):
     """The one writer of an open ledger; made by `Ledgers.create`."""
 
+    __slots__ = (
+        "_counted_on",
+        "_drained",
+        "_ended",
+        "_error",
+        "_is_closing",
+        "_label",
+        "_listener",
+        "_metadata",
+        "_node",
+        "_tell",
+        "is_young",
+        "ledger_id",
+        "more_full_blocks_max",
+        "write",
+    )
+
     def __init__(
         self,
         parts: LedgerContext,
@@ -160,6 +190,7 @@ class LedgerWriter(BlockWriter):
             retry_s=settings.metadata_retry_ms / 1000,
         )
         self._listener = listener
+        self._tell: Final = listener.confirmed
         self._ended = ended
         self._error: QuireError | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -259,7 +290,7 @@ class LedgerWriter(BlockWriter):
     def confirmed(self, last_entry: int) -> None:
         if not self.is_young:
             self._parts.idle.touch(self)
-        self._listener.confirmed(last_entry)
+        self._tell(last_entry)
         if self._drained is not None and not self.core.blocks_pending:
             self._wake()
 

@@ -256,6 +256,29 @@ _BOOKIE_LOST = frozenset(
 class WriterCore:
     """`fragments` is the record's; `next_entry` where this writer begins. `effects`, its owner, is known weakly."""
 
+    __slots__ = (
+        "__weakref__",
+        "_awaited",
+        "_change",
+        "_change_armed",
+        "_changes_max",
+        "_counted",
+        "_ensemble",
+        "_lagging",
+        "_lags",
+        "_live",
+        "_owner",
+        "_send",
+        "_unconfirmed",
+        "ack_quorum",
+        "bytes_added",
+        "changes",
+        "fragments",
+        "last_confirmed",
+        "ledger_id",
+        "state",
+    )
+
     def __init__(
         self,
         ledger_id: int,
@@ -284,7 +307,10 @@ class WriterCore:
         self._change: _Change | None = None
         self._change_armed = False
         self._ensemble = Ensemble()
+        self._lags = False
+        """There are `_lagging` blocks."""
         self._ensemble.enter(self, [], states.ensemble(fragments[-1]))
+        self._look_at_ensemble()
 
     def before_first(self, begun: Callable[[], None]) -> None:
         """Call `begun` when the first block is about to be sent; no later one pays for it."""
@@ -326,9 +352,8 @@ class WriterCore:
         assert pending.last_entry > (queue[-1].last_entry if queue else self.last_confirmed)
         queue.append(pending)
         self.bytes_added += len(pending.block)
-        for replica in self._ensemble.replicas:
-            if replica.is_live:
-                send(pending, replica)
+        for replica in self._live:
+            send(pending, replica)
 
     def answered(self, pending: Pending, replica: Replica, status: Status) -> None:
         """A bookie's answer to one block. Nothing is confirmed before `advance`."""
@@ -339,26 +364,26 @@ class WriterCore:
 
     def advance(self) -> None:
         """Confirm what may be confirmed: once per response, after all its answers."""
-        if self._lagging.blocks:
+        if self._lags:
             self._release()
         if self.state is not STEADY:
             return
-        queue, quorum, ensemble, lagging = self._unconfirmed, self.ack_quorum, self._ensemble, self._lagging
-        counted, awaited = ensemble.counted, ensemble.awaited
+        queue, quorum, counted, awaited = self._unconfirmed, self.ack_quorum, self._counted, self._awaited
         confirmed = lagging_bytes = 0
         for pending in queue:
             if (pending.acks & counted).bit_count() < quorum:
                 break
             confirmed += 1
             if pending.acks & awaited != awaited:
-                lagging.blocks.append(pending)
+                self._lagging.blocks.append(pending)
+                self._lags = True
                 lagging_bytes += len(pending.block)
         if confirmed:
             last_entry = queue[confirmed - 1].last_entry
             assert last_entry > self.last_confirmed
             del queue[:confirmed]
             self.last_confirmed = last_entry
-            if lagging_bytes and lagging.hold(lagging_bytes):
+            if lagging_bytes and self._lagging.hold(lagging_bytes):
                 self._leave_behind()
             if (owner := self._owner()) is not None:
                 owner.confirmed(last_entry)
@@ -425,9 +450,11 @@ class WriterCore:
         """
         self.state = TRANSITIONS.next(self.state, Event.ENDED)
         self._ensemble.replicas = []
+        self._look_at_ensemble()
         self._change = None
         self._unconfirmed.clear()
         self._lagging.release(0)
+        self._lags = False
 
     # -- inside ----------------------------------------------------------------------------------------
     @property
@@ -440,14 +467,21 @@ class WriterCore:
     def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
         """See `Ensemble.enter`. What is confirmed already is not sent to those that are new."""
         fresh = self._ensemble.enter(self, kept, added)
+        self._look_at_ensemble()
         never_sent = sum(replica.bit for replica in fresh)
         for pending in self._lagging.blocks:
             pending.acks |= never_sent
         self._release()
         return fresh
 
+    def _look_at_ensemble(self) -> None:
+        """It has changed. What each block needs of it is kept here: the replicas to send to, and two masks."""
+        ensemble = self._ensemble
+        self._live, self._counted, self._awaited = ensemble.live(), ensemble.counted, ensemble.awaited
+
     def _release(self) -> None:
-        self._lagging.release(self._ensemble.awaited)
+        self._lagging.release(self._awaited)
+        self._lags = bool(self._lagging.blocks)
 
     def _leave_behind(self) -> None:
         """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""
@@ -476,6 +510,7 @@ class WriterCore:
         if not replica.is_live:
             return
         self._ensemble.lose(replica)
+        self._look_at_ensemble()
         self._release()
         self._arm()
 

@@ -8,7 +8,7 @@ topics and subscriptions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap
@@ -220,6 +220,9 @@ class SubscriptionPort(Protocol):
 
 class SubscriptionsPort(Protocol):
     """All subscriptions of one topic, as the topic sees them."""
+
+    names: Sized
+    """As they are at any moment."""
 
     def __len__(self) -> int: ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence, Sized
 from typing import Any, ClassVar
 
 from quire.runtime.clock import Clock
@@ -79,6 +79,7 @@ class Subscriptions:
         self._read_limit = read_limit or ReadLimit()
         self._segments = Segments(topic.segments)
         self._by_name: dict[str, Subscription] = {}
+        self.names: Sized = self._by_name
         self._creating = asyncio.Lock()
         self._making: dict[asyncio.Future[Subscription], None] = {}
         self._tasks = Tasks("subscriptions")

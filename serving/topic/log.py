@@ -64,17 +64,20 @@ class LedgerLog:
         self._applied = applied
         self.meta_store = meta_store = MetaStore(services.store, snapshot)
         self.segment_list = segments = meta_store.segments
+        is_deduplicating = applied.policies.deduplication
         self.publisher = publisher = Publisher(
-            services.turn, services.shares.of(TopicName.parse(name).tenant)
+            services.turn,
+            services.shares.of(TopicName.parse(name).tenant),
+            services.settings.segment_bytes_max,
+            is_heard=is_deduplicating or services.tracing is not None,
         )
         self.writing = Writing(name, services, meta_store, publisher, applied)
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
-        self._segment_bytes_max = services.settings.segment_bytes_max
         self.tail = services.tail_cache.tail()
         self.dedup_log = dedup_log
         self.dedup = (
             Deduplication(name, segments, reader, publisher, dedup_log, services.clock)
-            if applied.policies.deduplication
+            if is_deduplicating
             else None
         )
         self.compaction = Compaction(name, meta_store, reader, applied, services)
@@ -133,19 +136,14 @@ class LedgerLog:
         return self.writing.why_full()
 
     def keep(self, flights: Sequence[InFlightBlock], *, at_hand: bool) -> None:
-        """Count blocks that were confirmed; keep them `at_hand` for subscriptions, if there are any."""
+        """Keep blocks that were confirmed `at_hand` for subscriptions, if there are any; begin another segment, if this
+        one is large enough."""
         active = self.segment_list.active
-        assert active is not None and active.ledger_id == flights[0].ledger_id
-        if active.last_entry < 0:
-            active.first_clock_ms = flights[0].clock_ms
-        for flight in flights:
-            active.last_entry = flight.last_entry
-            active.last_clock_ms = flight.clock_ms
-            active.messages += flight.message_count
-            active.bytes += len(flight.block)
-            if at_hand:
+        assert active is not None
+        if at_hand:
+            for flight in flights:
                 self.tail.put(flight.first, flight.last_entry, flight.block)
-        if active.bytes >= self._segment_bytes_max:
+        if active.bytes >= self.publisher.segment_bytes_max:
             self.writing.roll()
         if self.dedup is not None:
             self.dedup.written(sum(flight.entry_count for flight in flights))

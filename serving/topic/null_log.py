@@ -16,7 +16,7 @@ Access modes are as everywhere, but the topic epoch lasts only as long as the to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Final
 from weakref import ref
 
@@ -26,6 +26,7 @@ from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import Clock
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.model.ports import EARLIEST, Done, Position, SegmentView
+from quire.serving.model.rates import Received
 from quire.serving.model.tracing import Tracing
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
@@ -45,10 +46,13 @@ class NullPublisher:
     """What `Publisher` is to a log with ledgers. It answers at once, so it is never full and has nothing pending."""
 
     is_full: Final = False
+    received: Received
+    """What the topic took in: counted here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.listener: Callable[[], Listener | None] = lambda: None
+        self.readers: Sized = ()
         self.next: Position = Position(clock.now_ms(), 0)
         self.next_index = 0
 
@@ -74,6 +78,7 @@ class NullPublisher:
         byte_count = sum(map(len, entries))
         flight = InFlightBlock(first, first_index, now_ms, block, [], count, messages, byte_count)
         flight.came_s = came_s
+        self.received.count(messages, byte_count, 0.0)
         if (listener := self.listener()) is not None:
             listener.confirmed([flight])
 

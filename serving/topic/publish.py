@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from itertools import islice
 from typing import Final, Protocol
 
@@ -37,7 +37,9 @@ from quire.runtime.limits import (
     ENTRY_OVERHEAD_BYTES,
 )
 from quire.serving.model.ports import Done, Position
+from quire.serving.model.rates import Received
 from quire.serving.topic.producers import ProducerPort
+from quire.serving.topic.segments import Active
 from quire.serving.topic.tenant_shares import TenantShare
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
@@ -173,7 +175,12 @@ class Listener(Protocol):
     """Who is told what became of what was published. Publishers know it weakly, for it has them."""
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
-        """Blocks are durable, all that were confirmed in this turn and in order, and their receipts are written."""
+        """Blocks are durable, all that were confirmed in this turn and in order; they are counted, and their receipts
+        written.
+
+        A `Publisher` says so only where somebody reads, or something is to be done about it: with thousands of topics
+        it is what a block touches in memory that costs.
+        """
         ...
 
 
@@ -224,6 +231,7 @@ class Publisher:
     """One topic's way from runs to receipts. Without a writer it only gathers."""
 
     __slots__ = (
+        "_active",
         "_armed",
         "_clock_ms",
         "_confirmed_entry",
@@ -236,16 +244,30 @@ class Publisher:
         "_waiting",
         "_writer",
         "held_bytes",
+        "is_heard",
         "listener",
         "next_index",
+        "readers",
+        "received",
+        "segment_bytes_max",
         "share",
     )
 
-    def __init__(self, turn: Turn, share: TenantShare) -> None:
+    received: Received
+    """What the topic took in: counted here."""
+    readers: Sized
+    """The topic's subscriptions."""
+
+    def __init__(self, turn: Turn, share: TenantShare, segment_bytes_max: int, *, is_heard: bool) -> None:
         self._turn = turn
         self.share = share
+        self.segment_bytes_max = segment_bytes_max
+        self.is_heard = is_heard
+        """The listener hears of every block, and not only of what is read, is slow, or fills a segment."""
         self.listener: Callable[[], Listener | None] = lambda: None
         """A weak reference."""
+        self._active: Active | None = None
+        """What is written to; the last one while there is none."""
         self._writer: LedgerWriter | None = None
         self._waiting: list[PublishRun] = []
         self._flights: list[InFlightBlock] = []
@@ -277,14 +299,15 @@ class Publisher:
         else:
             self.share.when_drained(done)
 
-    def attach(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
-        """Write to a new, empty ledger; its first message has `next_index`, no block an earlier clock."""
+    def attach(self, writer: LedgerWriter, active: Active, clock_ms: int) -> None:
+        """Write to a new, empty ledger, which is the `active` segment; no block has an earlier clock."""
         assert not self._flights
         self._writer = writer
+        self._active = active
         self._flights_max = BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
         self._next_entry = 0
         self._confirmed_entry = -1
-        self.next_index = next_index
+        self.next_index = active.first_index
         self._clock_ms = max(self._clock_ms, clock_ms)
         if self._waiting:
             self._arm()
@@ -460,12 +483,35 @@ class Publisher:
                 del flights[:answered]
                 self.held_bytes -= weight
                 self.share.give_back(weight)
-                if (listener := self.listener()) is not None:
-                    listener.confirmed(done)
+                self._count(done)
         if self._waiting and not self._armed:
             self._arm()
         if self._drained and 2 * self.held_bytes <= self.share.topic_bytes_max:
             self._tell_drained()
+
+    def _count(self, done: Sequence[InFlightBlock]) -> None:
+        """Blocks are durable: count them, and tell the listener where it has to know."""
+        active, received, turn = self._active, self.received, self._turn
+        first, last = done[0], done[-1]
+        assert active is not None and active.ledger_id == first.ledger_id
+        now_s = turn.time_s
+        if now_s < 0:
+            now_s = turn.now_s()
+        if active.last_entry < 0:
+            active.first_clock_ms = first.clock_ms
+        active.last_entry = last.last_entry
+        active.last_clock_ms = last.clock_ms
+        active.messages = last.first_index + last.message_count - active.first_index
+        for flight in done:
+            active.bytes += len(flight.block)
+            received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
+        if (
+            self.readers
+            or self.is_heard
+            or active.bytes >= self.segment_bytes_max
+            or first.came_s < turn.slow_before_s
+        ) and (listener := self.listener()) is not None:
+            listener.confirmed(done)
 
     def _tell_drained(self) -> None:
         drained, self._drained = self._drained, []

@@ -45,6 +45,24 @@ LogT = TypeVar("LogT", bound=LedgerLog | NullLog, covariant=True)
 class Topic(Generic[LogT]):
     """`on_lost` is called when another broker took it over; `totals` are those of its bundle."""
 
+    __slots__ = (
+        "__weakref__",
+        "_is_terminating",
+        "_on_lost",
+        "_turn",
+        "applied",
+        "idle",
+        "log",
+        "name",
+        "producers",
+        "received",
+        "state",
+        "straight",
+        "subscriptions",
+        "topic_name",
+        "upkeep",
+    )
+
     def __init__(
         self,
         name: TopicName,
@@ -64,7 +82,8 @@ class Topic(Generic[LogT]):
         self.producers = Entrance(log, services.tasks)
         self.upkeep = Upkeep(services.clock)
         self.idle = IdleUnload(services)
-        self.received = Received(totals)
+        self.received = log.publisher.received = Received(totals)
+        log.publisher.readers = subscriptions.names
         self._turn = services.turn
         self.state = State.LOADING
         self.straight: Publisher | None = None
@@ -248,19 +267,14 @@ class Topic(Generic[LogT]):
         return True
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
-        """As `publish.Listener`: count the blocks, keep them, tell the subscriptions."""
+        """As `publish.Listener`: keep the blocks, tell the subscriptions."""
         subscriptions, turn = self.subscriptions, self._turn
         is_read = len(subscriptions) > 0
         self.log.keep(flights, at_hand=is_read)
-        now_s = turn.time_s
-        if now_s < 0:
-            now_s = turn.now_s()
         if flights[0].came_s < turn.slow_before_s:
             turn.tell_slow(self.name, flights[0])
-        for flight in flights:
-            self.received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
         if self.log.tracing is not None:
-            self.log.tracing.published(self.name, flights, now_s)
+            self.log.tracing.published(self.name, flights, turn.now_s())
         if is_read:
             subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
 

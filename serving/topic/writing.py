@@ -257,10 +257,10 @@ class Writing:
         self._writer = writer
         clock_ms = max(last_clock_ms, segments.last_clock_ms())
         if self.why_full():
-            waiting = self._attach_when_there_is_room(writer, next_index, clock_ms)
+            waiting = self._attach_when_there_is_room(writer, opened, clock_ms)
             self._waiting_for_room = self._services.tasks.start(waiting, f"wait for room for {self._name}")
         else:
-            self._publisher.attach(writer, next_index, clock_ms)
+            self._publisher.attach(writer, opened, clock_ms)
         if sealed is not None and sealed.last_entry < 0:
             self._delete_later(sealed.ledger_id)
 
@@ -268,7 +268,7 @@ class Writing:
         """Why nothing can be written now, if it is for want of room; empty when there is some."""
         return self._services.ledgers.why_full(self._applied.policies.persistence)
 
-    async def _attach_when_there_is_room(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
+    async def _attach_when_there_is_room(self, writer: LedgerWriter, opened: Active, clock_ms: int) -> None:
         _log.info("%s: takes no messages now: %s", self._name, self.why_full())
         while self._writer is writer and self.why_full():
             if self._publisher.held_bytes:
@@ -277,7 +277,7 @@ class Writing:
                 return
             await asyncio.sleep(ROOM_LOOK_S)
         if self._writer is writer and self._switching is None:
-            self._publisher.attach(writer, next_index, clock_ms)
+            self._publisher.attach(writer, opened, clock_ms)
             _log.info("%s: takes messages again", self._name)
 
     def _delete_later(self, ledger_id: int) -> None:

@@ -128,7 +128,8 @@ def test_nothing_that_a_core_holds_is_overlooked() -> None:
     cores = Machines()
     specimen: WriterCore = cores.specimen(cores.writer(FRAGMENTS, 2))
     before = machines.contents(specimen, {})
-    for name, value in vars(specimen).items():
+    for name in WriterCore.__slots__:
+        value = getattr(specimen, name, None)
         if isinstance(value, bool | int):
             setattr(specimen, name, value + 1)
             assert machines.contents(specimen, {}) != before, name

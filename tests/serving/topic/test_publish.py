@@ -19,8 +19,11 @@ from quire.runtime.limits import (
     BLOCK_ENTRIES_MAX,
     BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
     ENTRY_OVERHEAD_BYTES,
+    MIB,
 )
+from quire.serving.model.rates import Received, Totals
 from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun, Turn
+from quire.serving.topic.segments import Active
 from quire.serving.topic.tenant_shares import TenantShares
 from quire.wire import block as blocks
 from quire.wire import commands, varint
@@ -97,13 +100,16 @@ class World:
         self.budget = ByteBudget()
         self.sink = Sink()
         self.shares = TenantShares(self.budget)
-        self.publisher = Publisher(Turn(self.clock, self.calls.append), self.shares.of("public"))
+        self.publisher = Publisher(
+            Turn(self.clock, self.calls.append), self.shares.of("public"), MIB, is_heard=True
+        )
+        self.publisher.received, self.publisher.readers = Received(Totals()), ()
         self.publisher.listener = lambda: self.sink
         self._next = 0
 
     def attach(self, ledger_id: int, next_index: int = 0, more_full_blocks_max: int = 0) -> Writer:
         writer = Writer(ledger_id, more_full_blocks_max)
-        self.publisher.attach(cast(LedgerWriter, writer), next_index, 0)
+        self.publisher.attach(cast(LedgerWriter, writer), Active(writer.ledger_id, next_index, 0), 0)
         return writer
 
     def publish(self, producer: Producer, *sizes: int, counts: list[int] | None = None) -> None:
