@@ -14,7 +14,6 @@ entries. `message_header` is for the few that need what a run does not have.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -53,22 +52,21 @@ def _low_bytes(first: int, stop: int) -> Sequence[bytes]:
 _ID_PREFIXES: Final = tuple(b"\x1a%c" % n for n in range(32))
 
 
-@lru_cache(maxsize=8192)
-def _ledger_field(ledger_id: int) -> bytes:
-    """The start of a message id: the ledger, and the tag of the entry."""
+def ledger_field(ledger_id: int) -> bytes:
+    """The start of the message ids of a ledger: the ledger, and the tag of the entry."""
     return b"\x08" + varint.encode(ledger_id) + b"\x10"
 
 
 def receipts(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> bytes:
     """What `receipt_run` makes, as one piece, in the way that is cheapest for so many."""
     if len(heads) <= FEW:
-        return _join([receipt(ledger_id, entry_id, head) for entry_id, head in enumerate(heads, first_entry)])
+        ledger = ledger_field(ledger_id)
+        return _join([receipt(ledger, entry_id, head) for entry_id, head in enumerate(heads, first_entry)])
     return _join(receipt_run(ledger_id, first_entry, heads))
 
 
-def receipt(ledger_id: int, entry_id: int, head: bytes) -> bytes:
-    """One SEND_RECEIPT, the cheap way for blocks of one entry; see `receipt_run`."""
-    ledger = _ledger_field(ledger_id)
+def receipt(ledger: bytes, entry_id: int, head: bytes) -> bytes:
+    """One SEND_RECEIPT, the cheap way for blocks of one entry, with the ledger's `ledger_field`; see `receipt_run`."""
     entry = _LAST[entry_id] if entry_id < 128 else varint.encode(entry_id)
     id_bytes = len(ledger) + len(entry)
     return _join((_RECEIPT_PREFIXES[2 + id_bytes + len(head)], head, _ID_PREFIXES[id_bytes], ledger, entry))

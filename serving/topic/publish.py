@@ -43,7 +43,7 @@ from quire.serving.topic.segments import Active
 from quire.serving.topic.tenant_shares import TenantShare
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.entry_frames import receipt, receipts
+from quire.wire.entry_frames import ledger_field, receipt, receipts
 from quire.wire.frame import SendRun
 
 NO_ENTRY: Final = 2**64 - 1
@@ -239,6 +239,7 @@ class Publisher:
         "_flights",
         "_flights_max",
         "_flushes",
+        "_ledger_field",
         "_next_entry",
         "_turn",
         "_waiting",
@@ -276,6 +277,7 @@ class Publisher:
         """How many may be on their way, full ones included; none without a writer."""
         self._armed = False
         """It cuts at the end of this turn."""
+        self._ledger_field = b""
         self._next_entry = 0
         self._confirmed_entry = -1
         self._clock_ms = 0
@@ -303,6 +305,7 @@ class Publisher:
         """Write to a new, empty ledger, which is the `active` segment; no block has an earlier clock."""
         assert not self._flights
         self._writer = writer
+        self._ledger_field = ledger_field(writer.ledger_id)
         self._active = active
         self._flights_max = BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
         self._next_entry = 0
@@ -414,7 +417,7 @@ class Publisher:
         self._next_entry = first_entry + entry_count
         self.next_index = first_index + message_count
         if entry_count == 1:
-            parts[0].receipts = receipt(ledger_id, first_entry, parts[0].heads[0])
+            parts[0].receipts = receipt(self._ledger_field, first_entry, parts[0].heads[0])
         else:
             _build_receipts(parts, ledger_id, first_entry)
         return InFlightBlock(
