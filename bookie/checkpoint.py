@@ -77,7 +77,7 @@ class Checkpoint:
         for state in self.changed:
             found = self.table.ledgers.get(state.ledger_id)
             if found is not None:
-                state.flushed_last_entry = max(state.flushed_last_entry, found.lasts[-1])
+                state.flushed_last_entry = max(state.flushed_last_entry, found.last_entry)
                 state.flushed_bytes += found.size_bytes
 
 

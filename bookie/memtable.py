@@ -2,7 +2,8 @@
 
 There are two, one that takes blocks (active) and one that is being flushed (frozen). A memtable is a plain
 sorted map from (ledger, first entry) to the block, and holds references, never copies. A writer's blocks come
-in order, so adding one is three appends; only recovery fills gaps.
+in order, so adding one is an append; only recovery fills gaps. Which entries a block has is asked of the block, by the
+few who read here.
 
 Two blocks of a memtable never overlap: the storage asks `overlapping` first.
 """
@@ -11,40 +12,47 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 
-from quire.wire.block import Buffer
+from quire.wire.block import Buffer, brief
+
+
+def _first_entry(block: Buffer) -> int:
+    return brief(block)[2]
+
+
+def _last_entry(block: Buffer) -> int:
+    count, _, first_entry, *_ = brief(block)
+    return first_entry + count - 1
 
 
 class LedgerBlocks:
-    """The blocks of one ledger, in order, as three columns of equal length."""
+    """The blocks of one ledger, in order."""
 
-    __slots__ = ("blocks", "firsts", "lasts")
+    __slots__ = ("blocks", "last_entry")
 
     def __init__(self) -> None:
-        self.firsts: list[int] = []
-        self.lasts: list[int] = []
         self.blocks: list[Buffer] = []
+        self.last_entry = -1
+        """Of the last block."""
 
     @property
     def size_bytes(self) -> int:
         return sum(map(len, self.blocks))
 
-    def insert(self, first_entry: int, last_entry: int, block: Buffer) -> None:
-        """Add a block that may not be the last."""
-        place = bisect_left(self.firsts, first_entry)
-        self.firsts.insert(place, first_entry)
-        self.lasts.insert(place, last_entry)
-        self.blocks.insert(place, block)
+    def insert(self, first_entry: int, block: Buffer) -> None:
+        """Add a block that is not the last."""
+        self.blocks.insert(bisect_left(self.blocks, first_entry, key=_first_entry), block)
 
     def place_of(self, entry_id: int) -> int:
         """Index of the block that contains the entry, or -1."""
-        place = bisect_right(self.firsts, entry_id) - 1
-        return place if place >= 0 and self.lasts[place] >= entry_id else -1
+        place = bisect_right(self.blocks, entry_id, key=_first_entry) - 1
+        return place if place >= 0 and _last_entry(self.blocks[place]) >= entry_id else -1
 
     def overlapping(self, first_entry: int, last_entry: int) -> Buffer | None:
         """Some block that holds an entry of the range."""
-        place = bisect_left(self.lasts, first_entry)
-        if place < len(self.firsts) and self.firsts[place] <= last_entry:
+        place = bisect_left(self.blocks, first_entry, key=_last_entry)
+        if place < len(self.blocks) and _first_entry(self.blocks[place]) <= last_entry:
             return self.blocks[place]
         return None
 
@@ -63,12 +71,10 @@ class Memtable:
         if found is None:
             found = self.ledgers[ledger_id] = LedgerBlocks()
         self.size_bytes += len(block)
-        lasts = found.lasts
-        if lasts and first_entry <= lasts[-1]:
-            found.insert(first_entry, last_entry, block)
+        if first_entry <= found.last_entry:
+            found.insert(first_entry, block)
             return
-        found.firsts.append(first_entry)
-        lasts.append(last_entry)
+        found.last_entry = last_entry
         found.blocks.append(block)
 
     def overlapping(self, ledger_id: int, first_entry: int, last_entry: int) -> Buffer | None:
@@ -87,42 +93,41 @@ def read(tables: tuple[Memtable, ...], ledger_id: int, first_entry: int, bytes_m
 
     The tables are looked at as one: a ledger's blocks may lie in both.
     """
-    columns = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
+    here = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
     blocks: list[Buffer] = []
     size_bytes = 0
     entry_id = first_entry
     while True:
-        for column in columns:
-            place = column.place_of(entry_id)
+        for found in here:
+            place = found.place_of(entry_id)
             if place >= 0:
                 break
         else:
             return blocks
-        while place < len(column.firsts) and (column.firsts[place] == entry_id or not blocks):
-            block = column.blocks[place]
+        for block in islice(found.blocks, place, None):
+            if blocks and _first_entry(block) != entry_id:
+                break
             if blocks and size_bytes + len(block) > bytes_max:
                 return blocks
             blocks.append(block)
             size_bytes += len(block)
-            entry_id = column.lasts[place] + 1
-            place += 1
+            entry_id = _last_entry(block) + 1
 
 
 def spans(tables: tuple[Memtable, ...], ledger_id: int) -> list[tuple[int, int]]:
     """First and last entry of each block of a ledger, in order."""
-    columns = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
-    return sorted(span for column in columns for span in zip(column.firsts, column.lasts, strict=True))
+    here = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
+    return sorted((_first_entry(block), _last_entry(block)) for found in here for block in found.blocks)
 
 
 def find_time(
     tables: tuple[Memtable, ...], ledger_id: int, time_ms: int, clock_of: Callable[[Buffer], int]
 ) -> int | None:
     """First entry of the first block whose clock is `time_ms` or later. A ledger's clock never goes back."""
-    found = []
+    entries: list[int] = []
     for table in tables:
-        column = table.ledgers.get(ledger_id)
-        if column is not None:
-            place = bisect_left(column.blocks, time_ms, key=clock_of)
-            if place < len(column.firsts):
-                found.append(column.firsts[place])
-    return min(found, default=None)
+        found = table.ledgers.get(ledger_id)
+        if found is not None:
+            place = bisect_left(found.blocks, time_ms, key=clock_of)
+            entries += map(_first_entry, found.blocks[place : place + 1])
+    return min(entries, default=None)

@@ -240,10 +240,11 @@ class Publisher:
         "_flights_max",
         "_flushes",
         "_ledger_field",
+        "_ledger_id",
         "_next_entry",
         "_turn",
         "_waiting",
-        "_writer",
+        "_write",
         "held_bytes",
         "is_heard",
         "listener",
@@ -269,7 +270,9 @@ class Publisher:
         """A weak reference."""
         self._active: Active | None = None
         """What is written to; the last one while there is none."""
-        self._writer: LedgerWriter | None = None
+        self._ledger_id = -1
+        self._write: Callable[[InFlightBlock], None] | None = None
+        """The writer's; None without one."""
         self._waiting: list[PublishRun] = []
         self._flights: list[InFlightBlock] = []
         """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
@@ -304,7 +307,7 @@ class Publisher:
     def attach(self, writer: LedgerWriter, active: Active, clock_ms: int) -> None:
         """Write to a new, empty ledger, which is the `active` segment; no block has an earlier clock."""
         assert not self._flights
-        self._writer = writer
+        self._ledger_id, self._write = writer.ledger_id, writer.write
         self._ledger_field = ledger_field(writer.ledger_id)
         self._active = active
         self._flights_max = BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
@@ -317,7 +320,7 @@ class Publisher:
 
     def detach(self) -> None:
         """Cut no more blocks until `attach`."""
-        self._writer = None
+        self._write = None
         self._flights_max = 0
 
     def publish(self, producer: ProducerPort, run: PublishRun) -> None:
@@ -380,17 +383,17 @@ class Publisher:
     def cut(self, now_ms: int) -> None:
         """Cut what waits, as far as blocks may be in flight."""
         self._armed = False
-        writer, flights = self._writer, self._flights
-        if writer is None:
+        write, flights = self._write, self._flights
+        if write is None:
             return
         if now_ms > self._clock_ms:
             self._clock_ms = now_ms
         while self._waiting and (
             len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX or self._is_full_block_next()
         ):
-            flight = self._cut_one(writer.ledger_id)
+            flight = self._cut_one()
             flights.append(flight)
-            writer.write(flight)
+            write(flight)
 
     def _is_full_block_next(self) -> bool:
         """Whether a block more than usual may be cut: a full one, to where blocks are long on their way."""
@@ -399,8 +402,8 @@ class Publisher:
             or sum(len(part.heads) for part in self._waiting) >= BLOCK_ENTRIES_MAX
         )
 
-    def _cut_one(self, ledger_id: int) -> InFlightBlock:
-        waiting = self._waiting
+    def _cut_one(self) -> InFlightBlock:
+        waiting, ledger_id = self._waiting, self._ledger_id
         part = waiting[0]
         if len(waiting) == 1 and part.entry_bytes <= BLOCK_BYTES_MAX and len(part.heads) <= BLOCK_ENTRIES_MAX:
             self._waiting = []

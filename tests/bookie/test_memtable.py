@@ -11,6 +11,13 @@ from hypothesis import strategies as st
 from quire.bookie.ledgers import RECORD_BYTES, LedgerState, decode
 from quire.bookie.memtable import Memtable, find_time, read
 from quire.runtime.errors import CorruptionError
+from quire.wire.block import Buffer, cut, peek
+
+
+def block_of(ledger_id: int, first_entry: int, count: int = 1, size: int = 1) -> Buffer:
+    """Its clock is 100 and its first entry."""
+    entries = [bytes(size)] * count
+    return cut(ledger_id, first_entry, first_entry - 1, 100 + first_entry, first_entry, entries)
 
 
 @given(seed=st.integers(0, 2**32))
@@ -21,7 +28,7 @@ def test_reads_are_those_of_a_sorted_map(seed: int) -> None:
     for _ in range(rng.randrange(1, 20)):
         entry += rng.choice((0, 0, 0, 2))  # now and then a gap
         count = rng.randint(1, 3)
-        spans.append((entry, entry + count - 1, b"%d" % entry * rng.randint(1, 5)))
+        spans.append((entry, entry + count - 1, block_of(7, entry, count, size=rng.randint(1, 500))))
         entry += count
     for first, last, block in rng.sample(spans, len(spans)):
         table = rng.choice(tables)
@@ -29,8 +36,8 @@ def test_reads_are_those_of_a_sorted_map(seed: int) -> None:
         table.add(7, first, last, block)
         assert table.overlapping(7, first, first) is table.overlapping(7, last, last + 5) is block
     for wanted in range(entry + 2):
-        for bytes_max in (1, 8, 10_000):
-            expected: list[bytes] = []
+        for bytes_max in (1, 500, 10_000):
+            expected: list[Buffer] = []
             at = wanted
             for first, last, block in spans:
                 if (first <= at <= last if not expected else first == at) and (
@@ -46,20 +53,20 @@ def test_reads_are_those_of_a_sorted_map(seed: int) -> None:
 
 def test_runs_come_by_ledger_and_entry() -> None:
     table = Memtable()
-    for ledger_id, first in ((2, 5), (1, 9), (2, 0), (1, 3)):
-        table.add(ledger_id, first, first, b"%d/%d" % (ledger_id, first))
-    assert list(table.runs()) == [(1, [b"1/3", b"1/9"]), (2, [b"2/0", b"2/5"])]
+    made = {at: block_of(*at) for at in ((2, 5), (1, 9), (2, 0), (1, 3))}
+    for (ledger_id, first), block in made.items():
+        table.add(ledger_id, first, first, block)
+    assert list(table.runs()) == [(1, [made[1, 3], made[1, 9]]), (2, [made[2, 0], made[2, 5]])]
 
 
 def test_time_is_found_over_both_tables() -> None:
     older, newer = Memtable(), Memtable()
     for first in range(5):
-        older.add(1, first, first, bytes([first]))
-        newer.add(1, first + 5, first + 5, bytes([first + 5]))
+        older.add(1, first, first, block_of(1, first))
+        newer.add(1, first + 5, first + 5, block_of(1, first + 5))
 
-    def clock(block: object) -> int:
-        assert isinstance(block, bytes)
-        return 100 + block[0]
+    def clock(block: Buffer) -> int:
+        return peek(block).clock_ms
 
     assert find_time((older, newer), 1, 103, clock) == 3
     assert find_time((older, newer), 1, 107, clock) == 7
