@@ -22,6 +22,7 @@ import click
 import pytest
 import yaml
 
+from deploy.monitoring import generate
 from deploy.monitoring.alerts import ALERTS, Alert
 from deploy.monitoring.generate import HERE, dashboard, rules
 from quire.cli.main import cli
@@ -153,6 +154,11 @@ def test_the_runbook_has_an_entry_for_each_alert_in_their_order() -> None:
     assert named == [alert.name for alert in EVERY]
     urls = [rule["annotations"]["runbook_url"] for rule in committed_rules()]
     assert urls == [f"docs/runbook.md#{name.lower()}" for name in named]
+
+
+def test_the_address_of_a_runbook_may_have_other_signs_of_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "RUNBOOK", "https://wiki/our%20space/quire#%s")
+    assert "runbook_url: https://wiki/our%20space/quire#quiredown\n" in rules()
 
 
 def committed_rules() -> list[dict[str, Any]]:
