@@ -27,8 +27,9 @@ from quire import __version__
 from quire.bookie.storage import Storage
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
+from quire.metadata.cluster import read_cluster
 from quire.metadata.notify import change_and_touch
-from quire.metadata.records import BookieIntent, BookieRecord, ClusterRecord, decode, encode
+from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
 from quire.runtime.errors import (
     AlreadyExists,
@@ -195,10 +196,9 @@ class Registration:
     async def _is_rescued(self) -> bool:
         """Whether the cluster's metadata is being rebuilt, from what its bookies hold."""
         try:
-            value = (await self._store.get(paths.CLUSTER)).value
+            record = await read_cluster(self._store)
         except NotFound:
             return False
-        record = decode(ClusterRecord, value, paths.CLUSTER)
         return record.rescue_begun_ms > 0 and record.uuid == self._cluster
 
     async def _create_identity(self, record: BookieRecord) -> None:

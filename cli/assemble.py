@@ -202,7 +202,7 @@ async def _write_ahead_log(parts: Parts, settings: WalSettings, store: MetadataS
     """On object storage, in the place of a bookie."""
     from quire.wal.collector import Collector
 
-    wals = await start_wals(parts, settings, store, SystemClock(), STANDALONE, LocalDirectory())
+    wals = await start_wals(parts, settings, store, STANDALONE, LocalDirectory())
     await parts.start(Collector(wals.context, wals.own_wal, lambda: True))
     return wals
 

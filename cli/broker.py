@@ -182,7 +182,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         bookies = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))
         wals = None
         if configuration.wal.values.wal:
-            wals = await start_wals(parts, configuration.wal.values, store, clock, name, bookies)
+            wals = await start_wals(parts, configuration.wal.values, store, name, bookies)
         ledgers = await _ledgers(parts, configuration, store, wals or bookies)
         ownership = ClusterOwnership(
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max

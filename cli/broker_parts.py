@@ -13,7 +13,7 @@ from quire.cli.parts import Parts
 from quire.ledger.directory import BookieDirectory
 from quire.metadata.store import MetadataStore
 from quire.objects.open import open_for_log, open_store
-from quire.runtime.clock import Clock, SystemClock
+from quire.runtime.clock import SystemClock
 from quire.runtime.errors import Unavailable
 from quire.runtime.limits import WAL_CACHE_BYTES
 from quire.runtime.member import Check
@@ -47,12 +47,7 @@ async def start_archive(parts: Parts, url: str) -> Archive:
 
 
 async def start_wals(
-    parts: Parts,
-    settings: WalSettings,
-    metadata: MetadataStore,
-    clock: Clock,
-    broker: str,
-    bookies: BookieDirectory,
+    parts: Parts, settings: WalSettings, metadata: MetadataStore, broker: str, bookies: BookieDirectory
 ) -> WalDirectory:
     """Where `broker` keeps what is published, and finds what others kept. Refuses a store that cannot hold it."""
     from quire.wal.context import WalContext  # who has bookies starts without
@@ -63,7 +58,7 @@ async def start_wals(
     parts.push_async_callback(objects.close)
     cache = run_cache(WAL_CACHE_BYTES)
     parts.push_async_callback(cache.close)
-    context = WalContext(objects, metadata, cache, clock, settings, broker)
+    context = WalContext(objects, metadata, cache, SystemClock(), settings, broker)
     return await parts.start(WalDirectory(context, bookies))
 
 

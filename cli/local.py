@@ -127,8 +127,9 @@ class LocalCluster:
 
         Raises `ConfigurationError`: the directory is another cluster's, an address is taken; nothing was started.
         """
-        for address in (self._settings.listen, self._settings.http, *self._broker_addresses):
-            listen(address).close()  # whoever takes it meanwhile makes the gateway say so
+        addresses = (self._settings.listen, self._settings.http, *self._broker_addresses)
+        for each in [listen(address) for address in addresses]:  # all at once: none is two processes'
+            each.close()  # whoever takes it meanwhile makes the process say so that wants it
         self._disk.make_directory()
         self._disk.lock()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.restart_dead)
@@ -269,11 +270,10 @@ class LocalCluster:
 
 
 def _after(port: int, count: int) -> list[str]:
-    """Addresses of so many brokers."""
-    ports = (
-        range(port + 1, port + 1 + count) if port else [zookeeper_server.free_port() for _ in range(count)]
-    )
-    return [f"127.0.0.1:{one}" for one in ports]
+    """Addresses of so many brokers, at the ports after this one; at any free ones if it is 0."""
+    if port:
+        return [f"127.0.0.1:{one}" for one in range(port + 1, port + 1 + count)]
+    return [f"127.0.0.1:{zookeeper_server.free_port()}" for _ in range(count)]
 
 
 async def _zookeeper_answers(port: int) -> bool:

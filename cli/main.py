@@ -81,8 +81,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console script: errors become one sentence on standard error and an exit code."""
-    gc.set_threshold(
-        100_000
-    )  # what is imported stays; looking through it again and again is a twentieth of a start
+    # What is imported stays: looking through it again and again is a twentieth of a start.
+    gc.set_threshold(100_000)
     with exit_with_one_sentence():
         cli(prog_name="quire", standalone_mode=False)

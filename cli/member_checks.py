@@ -56,6 +56,8 @@ COUNTED: Final = (
     Counted("quire_serving_bundles_damaged", 0, ERROR,
             "the state of {value:g} bundles cannot be read: their topics are not served",
             "its log names them, and what cannot be read: bring back every bookie that is away"),
+    Counted("quire_serving_cannot_write", 0, ERROR, "it reaches too few bookies to write",
+            "`quire brokers list` says why: look at the network between it and the bookies, and at its certificates"),
     Counted("quire_ledger_lost_ledgers", 0, ERROR, "it met {value:g} ledgers with entries that no bookie can give",
             "`quire ledgers lost` names them: bring back every bookie and disk that was ever taken away"),
     Counted("quire_loop_lag_max_seconds", 2.0, WARNING, "its event loop stood for {value:.1f} s in the last minute",

@@ -95,7 +95,7 @@ class Losses:
         try:
             topic = await topics.load(self._store, paths.topic(tenant, namespace, local, domain))
             return purpose, topic.segment(ledger_id)
-        except NotFound:  # an orphan, or a compacted ledger
+        except NotFound:  # an orphan, or an older version's compacted ledger
             return purpose, None
 
 

@@ -18,13 +18,18 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
 
 
+async def read_cluster(store: MetadataStore) -> ClusterRecord:
+    """Raises `NotFound` where no cluster was begun."""
+    return decode(ClusterRecord, (await store.get(paths.CLUSTER)).value, paths.CLUSTER)
+
+
 async def find_cluster(store: MetadataStore, url: str, *, even_rescued: bool = False) -> ClusterRecord:
     """The cluster of the store that `url` names. Raises `ConfigurationError` when there is none.
 
     And for one that is being rescued, unless `even_rescued`.
     """
     try:
-        record = await _read(store)
+        record = await read_cluster(store)
         if record.rescue_begun_ms and not even_rescued:
             raise ConfigurationError(
                 f"the metadata of cluster {record.uuid} at {url} is being rebuilt: let `quire rescue metadata` come to "
@@ -41,7 +46,7 @@ async def find_cluster(store: MetadataStore, url: str, *, even_rescued: bool = F
 async def is_begun(store: MetadataStore) -> bool:
     """Whether the store holds a cluster."""
     try:
-        await _read(store)
+        await read_cluster(store)
     except NotFound:
         return False
     return True
@@ -50,15 +55,11 @@ async def is_begun(store: MetadataStore) -> bool:
 async def begin_cluster(store: MetadataStore, now_ms: int) -> ClusterRecord:
     """The cluster of the store, begun now when there is none. Several may do so at the same time."""
     try:
-        return await _read(store)
+        return await read_cluster(store)
     except NotFound:
         record = ClusterRecord(uuid=str(uuid4()), created_ms=now_ms)
     try:
         await store.create(paths.CLUSTER, encode(record))
     except AlreadyExists:
         pass
-    return await _read(store)
-
-
-async def _read(store: MetadataStore) -> ClusterRecord:
-    return decode(ClusterRecord, (await store.get(paths.CLUSTER)).value, paths.CLUSTER)
+    return await read_cluster(store)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from .chaos.server import Server, is_root
+from .chaos.server import Server
+from .mounted import mounted
 
 QUIRE = [sys.executable, "-m", "quire"]
 
@@ -121,13 +122,8 @@ def test_a_file_where_a_part_should_be(tmp_path: Path, part: str) -> None:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "read-only"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
-    if not is_root() or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
-        pytest.skip("a filesystem can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "read-only", "ro") as place:
+        yield place
 
 
 def test_a_directory_that_cannot_be_written(read_only: Path) -> None:

@@ -4,17 +4,18 @@
 
 The coordinator takes one every ten minutes, more seldom where taking one takes long, and the last five of its cluster
 are kept: who begins another cluster over the same archive, in the hour after the loss, has not lost them as well. It
-has every node that lives longer than its session. It is read node by node while the cluster goes on, so it is of no one
-moment; `quire.rescue` joins it with what bookies and segments say of themselves, which is newer. Labels there (`ledger.
-labels`, `segment_label`) know each ledger and each segment; policies, schemas, permissions and the number of partitions
-only a copy does.
+has every node that outlives its session, but for repair's queue and progress, which an audit finds again, and the
+tombstones of write-ahead logs, which are not rebuilt. It is read node by node while the cluster goes on, so it is of no
+one moment; `quire.rescue` joins it with what bookies and segments say of themselves, which is newer. Labels there
+(`ledger.labels`, `segment_label`) know each ledger and each segment; policies, schemas, permissions and the number of
+partitions only a copy does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 from uuid import uuid4
 from zlib import compress, decompress
@@ -36,7 +37,8 @@ LOOK_S: Final = 15.0
 INTERVAL_S: Final = 600.0
 """Between two copies."""
 SHARE: Final = 0.01
-"""Of its time a coordinator spends on copies at most: where one takes a minute, there is one in a hundred."""
+"""Of its time a coordinator spends on copies at most, failed ones too: where one takes a minute, there is one in a
+hundred."""
 AT_ONCE: Final = 32
 
 _KIND: Final = "metadata"
@@ -172,31 +174,25 @@ class MetadataCopies:
         self._failing = ""
 
     async def start(self) -> None:
-        self._tasks.start_every(LOOK_S, self._look, "copy the metadata")
+        self._tasks.start_every(LOOK_S, self.look, "copy the metadata")
 
     async def stop(self) -> None:
         await self._tasks.stop()
 
-    async def _look(self) -> None:
-        if self._is_coordinator() and self._clock.monotonic() >= self._next_s:
-            await self._tell_failure(self.copy)
-
-    async def _tell_failure(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Once, and not at each look."""
+    async def look(self) -> None:
+        """Take one when it is time. A failure is told once, and tried again as soon as its own cost allows."""
+        if not self._is_coordinator() or self._clock.monotonic() < self._next_s:
+            return
+        began_s, wait_s = self._clock.monotonic(), LOOK_S
         try:
-            await work()
+            copy = await take(self._store, self._clock.now_ms())
+            name = await put(self._objects, copy)
         except QuireError as error:
             if str(error) != self._failing:
                 log.warning("the metadata cannot be copied into the archive, trying again: %s", error)
             self._failing = str(error)
         else:
-            self._failing = ""
-
-    async def copy(self) -> None:
-        """Take one now. Raises what the stores do."""
-        began_s = self._clock.monotonic()
-        copy = await take(self._store, self._clock.now_ms())
-        name = await put(self._objects, copy)
+            log.info("copied %d records of the metadata into the archive: %s", len(copy.nodes), name)
+            self._failing, wait_s = "", INTERVAL_S
         ended_s = self._clock.monotonic()
-        self._next_s = ended_s + max(INTERVAL_S, (ended_s - began_s) / SHARE)
-        log.info("copied %d records of the metadata into the archive: %s", len(copy.nodes), name)
+        self._next_s = ended_s + max(wait_s, (ended_s - began_s) / SHARE)

@@ -146,7 +146,7 @@ class LedgerInfo:
 class LedgerList:
     """Ledgers that a bookie has a record of, by id; `deleted` has those of them that have a tombstone.
 
-    Fewer than were asked for are the last ones.
+    `LEDGERS_LISTED_MAX` at most come at once; fewer than that, and than were asked for, are the last ones.
     """
 
     status: Status

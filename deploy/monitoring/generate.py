@@ -53,7 +53,7 @@ def rules() -> str:
                     "annotations": {
                         "summary": one.summary,
                         "description": one.todo,
-                        "runbook_url": RUNBOOK % one.name.lower(),
+                        "runbook_url": RUNBOOK.replace("%s", one.name.lower()),
                     },
                 }
                 for one in alerts

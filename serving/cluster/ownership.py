@@ -208,10 +208,8 @@ class ClusterOwnership:
             return registration.owner(registration.me)
         if unfit := self.reports.why_unfit():
             found = await self._owners.find(bundle)
-            if found is not None and registration.is_me(
-                found.broker
-            ):  # it leads every lookup elsewhere to here
-                await self._delete_node(bundle)
+            if found is not None and registration.is_me(found.broker):
+                await self._delete_node(bundle)  # it leads every lookup elsewhere to here
             raise Unavailable(f"{unfit}; try again")
         epoch, now_ms = self._table.epoch, self._clock.now_ms()
         record = OwnerRecord(broker=registration.me, since_ms=now_ms, why=why)

@@ -19,7 +19,7 @@ REPORT_S: Final = 3.0
 """How often loads are looked at; written when they changed enough to matter."""
 
 UNFIT_LOOK_S: Final = 1.0
-"""How often while this broker cannot write."""
+"""How often while a broker cannot write, whichever."""
 
 RECENT_MS: Final = 120_000
 """A bundle that came a moment ago is not given away: rates need time to be true."""

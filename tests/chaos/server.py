@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import sys
@@ -134,7 +133,3 @@ class Server:
         with urllib.request.urlopen(request, timeout=START_S) as answer:
             raw = answer.read()
         return json.loads(raw) if raw else None
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0

@@ -1,12 +1,15 @@
-"""`quire local`: SIGHUP starts again what is down, whenever it comes."""
+"""`quire local`: SIGHUP starts again what is down, whenever it comes; addresses that cannot be had are refused."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from quire.cli.local import LocalCluster, LocalSettings
-from quire.runtime.errors import Unavailable
+from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.testing.zookeeper_server import free_port
 
 
 class FakeChild:
@@ -76,6 +79,18 @@ async def test_a_signal_during_the_first_start_waits_for_its_end(tmp_path: Path)
     cluster.restart_dead()
     await turns()
     assert child.starts == 0 and cluster._was_asked
+
+
+@pytest.mark.parametrize("http", ["127.0.0.1:{0}", "127.0.0.1:{1}"])
+async def test_an_address_for_two_processes_is_refused_before_anything_starts(
+    tmp_path: Path, http: str
+) -> None:
+    port = free_port()
+    http = http.format(port, port + 1)
+    settings = LocalSettings(data=str(tmp_path / "data"), listen=f"127.0.0.1:{port}", http=http)
+    with pytest.raises(ConfigurationError, match=f"cannot listen on {http}: Address already in use"):
+        await LocalCluster(settings).run()
+    assert not (tmp_path / "data").exists()
 
 
 async def turns() -> None:

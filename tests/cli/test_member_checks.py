@@ -134,6 +134,13 @@ def test_a_bookie_with_a_trouble(more: dict[str, Any], level: str, words: str) -
     assert found.level == level and words in found.what
 
 
+async def test_a_broker_that_reaches_too_few_bookies_is_told_of_though_no_other_can_write() -> None:
+    """It is as ready as the others then, and keeps its bundles."""
+    (found,) = await counters(lambda: {"quire_serving_cannot_write": True})()
+    assert found.level == ERROR and "reaches too few bookies" in found.what
+    assert list(await counters(lambda: {"quire_serving_cannot_write": False})()) == []
+
+
 async def test_nobody_keeps_what_is_published() -> None:
     assert list(await counters(lambda: {"quire_ledger_bookies_writable": 1})()) == []
     (found,) = await counters(lambda: {"quire_ledger_bookies_writable": 0})()

@@ -6,7 +6,6 @@ What a user sees: `quire produce` says so at once, all else goes on, and room is
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from quire.client import EARLIEST, Client, NotStorable
 from quire.runtime.limits import MIB
 from tests.cli.running import Ran, Server, quire, standalone
 from tests.machine_speed import times_slower
+from tests.mounted import mounted
 
 from .wired import wired
 
@@ -35,13 +35,8 @@ SIZE = 256
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 256 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
-        pytest.skip("a filesystem can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "small", f"size={SIZE}m") as place:
+        yield place
 
 
 def free_bytes(place: Path) -> int:

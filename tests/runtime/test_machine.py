@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from quire.runtime import machine as machine_module
 from quire.runtime.findings import ERROR, WARNING, Finding
 from quire.runtime.limits import GIB, MIB
 from quire.runtime.machine import Machine, Place, file_system
+from tests.mounted import mounted
 
 
 def only(findings: list[Finding], words: str, level: str) -> Finding:
@@ -30,14 +30,9 @@ def only(findings: list[Finding], words: str, level: str) -> Finding:
 @pytest.fixture
 def nearly_full(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 64 MiB, of which 4 are free."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
-        pytest.skip("a filesystem can be mounted by root only")
-    (place / "of-others").write_bytes(bytes(60 * MIB))
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "small", "size=64m") as place:
+        (place / "of-others").write_bytes(bytes(60 * MIB))
+        yield place
 
 
 def test_a_disk_that_is_nearly_full(nearly_full: Path) -> None:

@@ -8,10 +8,12 @@ from quire.metadata import paths
 from quire.metadata.cluster import begin_cluster
 from quire.metadata.records import LedgerRecord, Policies, TopicRecord, encode
 from quire.rescue.facts import take_apart
-from quire.runtime.errors import ConfigurationError, CorruptionError
+from quire.runtime.clock import ManualClock
+from quire.runtime.errors import ConfigurationError, CorruptionError, Unavailable
 from quire.testing.metadata import MemoryStore
 from quire.testing.objects import MemoryObjectStore
 from quire.tiering import metadata_copy, segment_label
+from quire.tiering.metadata_copy import MetadataCopies
 from quire.tiering.segment_label import SegmentLabel
 
 from .segments import TOPIC, make_blocks, record_of
@@ -63,6 +65,57 @@ async def test_another_cluster_over_the_same_archive_takes_no_copy_away() -> Non
     with pytest.raises(ConfigurationError, match="name one with --cluster"):
         await metadata_copy.newest(objects)
     assert await metadata_copy.newest(objects, copy.cluster) == (copy, [])
+
+
+class Slow(MemoryStore):
+    """Each list of children takes a second."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.lists = 0
+
+    async def children(self, path: str) -> list[str]:
+        self.lists += 1
+        self.clock.advance_ms(1_000)
+        return await super().children(path)
+
+
+async def test_the_coordinator_alone_takes_one_now_and_then_and_none_too_often() -> None:
+    clock, objects, is_coordinator = ManualClock(), MemoryObjectStore(), False
+    store = Slow(clock)
+    await begin_cluster(store, 5)
+    copies = MetadataCopies(store, objects, clock, lambda: is_coordinator)
+    await copies.look()
+    assert not store.lists and not await objects.list()
+    is_coordinator = True
+    await copies.look()
+    assert len(await objects.list()) == 1
+    took = store.lists
+    pause_s = int(took / metadata_copy.SHARE)
+    assert pause_s > metadata_copy.INTERVAL_S
+    clock.advance_ms(1000 * pause_s - 1)
+    await copies.look()
+    assert store.lists == took
+    clock.advance_ms(1)
+    await copies.look()
+    assert len(await objects.list()) == 2
+
+
+async def test_an_archive_that_fails_costs_the_metadata_store_no_more_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, objects = ManualClock(), MemoryObjectStore()
+    store = Slow(clock)
+    await begin_cluster(store, 5)
+    copies = MetadataCopies(store, objects, clock, lambda: True)
+    began_s = clock.monotonic()
+    while clock.monotonic() < began_s + 24 * 3600:
+        objects.faults.fail_next("finish", Unavailable("503"))
+        await copies.look()
+        clock.advance_ms(int(1000 * metadata_copy.LOOK_S))
+    assert 0 < store.lists <= metadata_copy.SHARE * (clock.monotonic() - began_s) + 20
+    assert caplog.text.count("cannot be copied into the archive") == 1
 
 
 async def test_a_label_is_read_with_the_store_that_it_lies_in() -> None:

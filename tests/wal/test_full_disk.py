@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +10,7 @@ import pulsar
 import pytest
 
 from tests.cli.running import Server, standalone
+from tests.mounted import mounted
 
 SIZE = 24
 """MiB of the file system; with what fills it up, for some 8 MiB of messages there is room."""
@@ -22,13 +20,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
-        pytest.skip("a filesystem can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "small", f"size={SIZE}m") as place:
+        yield place
 
 
 def client_of(server: Server) -> pulsar.Client:
