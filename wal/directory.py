@@ -158,9 +158,10 @@ class WalDirectory:
 
     def _not_ready(self, why: QuireError) -> None:
         self._why_not_ready = f"nothing can be published: {why}"
+        if type(why) is not self._told:
+            log = _log.error if isinstance(why, ConfigurationError) else _log.warning
+            log("%s", self._why_not_ready)
         self._told = type(why)
-        log = _log.error if isinstance(why, ConfigurationError) else _log.warning
-        log("%s", self._why_not_ready)
 
     async def _keep_one(self) -> None:
         """For ever: begin another WAL when there is none."""
@@ -169,10 +170,10 @@ class WalDirectory:
             try:
                 await self._prove()
                 await self._begin()
+                self._told = None
                 self._wanted.clear()
             except QuireError as error:
-                if type(error) is not self._told:
-                    self._not_ready(error)
+                self._not_ready(error)
                 await asyncio.sleep(RETRY_S)
 
     def _tell_flushed(self) -> None:

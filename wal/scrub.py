@@ -13,7 +13,7 @@ from typing import Final
 from quire.metadata.records import WalRecord, WalState
 from quire.metadata.store import MetadataStore
 from quire.objects.store import ObjectInfo, ObjectStore
-from quire.runtime.errors import CorruptionError, NotFound
+from quire.runtime.errors import CorruptionError, NotFound, Unavailable
 from quire.wal import wal_object
 from quire.wal.context import WalContext
 from quire.wal.own_record import OwnRecord, all_records
@@ -36,7 +36,10 @@ async def records(metadata: MetadataStore) -> list[WalRecord]:
 
 
 async def closer_of(objects: ObjectStore, record: WalRecord) -> str:
-    """Who has closed the WAL, by its fence; its writer when there is none, "" while it is open. `Unavailable`."""
+    """Who has closed the WAL, by its fence; its writer when there is none, "" while it is open.
+
+    Raises `Unavailable`, `CorruptionError` when the fence cannot be read.
+    """
     if record.state is not WalState.CLOSED:
         return ""
     name = wal_object.data_name(record.uuid, record.end_seq)
@@ -61,7 +64,8 @@ class Verified:
 async def verify(context: WalContext, uuid: str) -> Verified:
     """Read all that the WAL's record names. Raises `NotFound`, `Unavailable`; damage is told, not raised.
 
-    A WAL that lives goes on meanwhile: what was damaged or not there is told when the record names it still.
+    A WAL that lives goes on meanwhile: what was damaged or not there is told when the record names it still. One that
+    goes on faster than it is read is `Unavailable`: nobody has seen all of it.
     """
     await OwnRecord.read(context.metadata, uuid)
     found, view = Verified(uuid), View(context, uuid)
@@ -75,6 +79,11 @@ async def verify(context: WalContext, uuid: str) -> Verified:
             found.damage = [why for name, why in wrong.items() if name in view.index]
             if found.damage:
                 break
+        else:
+            raise Unavailable(
+                f"wal-{uuid} goes on faster than it is read: of what it named, {sorted(wrong)[0]} had gone already; "
+                "try again when less is published"
+            )
     except CorruptionError as error:
         found.damage.append(str(error))
     return found

@@ -125,16 +125,18 @@ async def test_a_store_that_is_unfit_is_refused_at_start(cluster: Cluster) -> No
 async def test_one_that_is_barred_while_it_runs_says_why_and_goes_on_when_it_may(cluster: Cluster) -> None:
     await cluster.wals.start()
     first = cluster.asked()
-    is_barred = True
+    barred = "AccessDenied"
 
     def refuse(call: str) -> None:
-        if is_barred:
-            raise ConfigurationError("cannot write s3://bucket: AccessDenied")
+        if barred:
+            raise ConfigurationError(f"cannot write s3://bucket: {barred}")
 
     cluster.store.faults.before = refuse
     assert list(await first.queue(made(1, 0))) == [Status.UNREACHABLE]
     assert "AccessDenied" in cluster.wals.why_not_ready
-    is_barred = False
+    barred = "NoSuchBucket"
+    await eventually(lambda: barred in cluster.wals.why_not_ready)
+    barred = ""
     await another(cluster, first.bookie_id)
 
 

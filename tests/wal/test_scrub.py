@@ -10,6 +10,7 @@ import pytest
 from quire.metadata.open import open_store as open_metadata
 from quire.objects.open import open_for_log
 from quire.runtime.clock import SystemClock
+from quire.runtime.errors import Unavailable
 from quire.wal import scrub, wal_object
 from quire.wal.own_record import OwnRecord
 from quire.wal.storage import WalStorage
@@ -53,6 +54,24 @@ async def test_what_becomes_a_set_while_it_is_read_is_not_damaged(monkeypatch: p
     monkeypatch.setattr(View, "refresh", refresh)
     found = await scrub.verify(node.context, node.uuid)
     assert (found.ledgers, found.sets, found.data_objects, found.damage) == (2, 1, 0, [])
+    await node.wal.stop()
+
+
+async def test_what_is_never_seen_whole_is_not_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0))
+    entries = iter(range(1, 9))
+    looked = View.refresh
+
+    async def refresh(self: View) -> None:
+        await looked(self)
+        await node.wal.flush()  # what was just seen goes, and something else comes
+        await node.wal.emptied()
+        await node.add(made(1, next(entries)))
+
+    monkeypatch.setattr(View, "refresh", refresh)
+    with pytest.raises(Unavailable, match="goes on faster than it is read"):
+        await scrub.verify(node.context, node.uuid)
     await node.wal.stop()
 
 
