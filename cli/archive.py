@@ -70,7 +70,7 @@ def verify(admin: Admin, delete_orphans: bool) -> Answer:
     """Read every archived segment and check every byte; find objects that belong to none."""
     with _followed(admin, "verify"):
         report = admin.post(f"{ARCHIVE}/verify?delete_orphans={str(delete_orphans).lower()}")
-    damaged, orphans = report.get("damaged", ()), report.get("orphans", ())
+    damaged, unlabelled, orphans = (report.get(kind, ()) for kind in ("damaged", "unlabelled", "orphans"))
     error = None
     if damaged:
         error = CorruptionError(
@@ -80,6 +80,7 @@ def verify(admin: Admin, delete_orphans: bool) -> Answer:
         report,
         {name: value for name, value in report.items() if not isinstance(value, list)},
         *(f"damaged: {one}" for one in damaged),
+        *(f"unlabelled: {one}; `quire archive repair` puts its label anew" for one in unlabelled),
         *(f"orphan: {one}" for one in orphans),
         error=error,
     )
@@ -88,6 +89,8 @@ def verify(admin: Admin, delete_orphans: bool) -> Answer:
 @command.verb("repair", timeout_s=3600)
 def repair(admin: Admin) -> Answer:
     """Read every archived segment, and upload again what is damaged or missing, of what bookies and it still have.
+
+    A label that is damaged or missing is put anew.
 
     Look first whether the archive is where it should be: one that is not mounted has lost everything.
     """

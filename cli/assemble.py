@@ -9,6 +9,7 @@ its disks, HTTP's beside the first clients. HTTP's port listens from the beginni
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -226,3 +227,4 @@ async def _http(
     from quire.cli.rest import serve_rest
 
     await serve_rest(parts, application, doors, telemetry, STANDALONE, doors.service_url)
+    gc.freeze()  # as `keep_heap` did at the start: what was imported since is no garbage either

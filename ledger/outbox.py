@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-from quire.ledger.writer_core import Asker, Lane, Pending, Replica
+from quire.ledger.writer_core import Asker, Outgoing, Pending, Replica
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX
 from quire.wire.bookie import AddRequest, BookieId, BookiePort, Status
 
@@ -39,35 +39,35 @@ class Outbox:
         self.at_end = at_end
         self._recovery = recovery
         self._priority = priority
-        self._lanes: WeakValueDictionary[BookieId, Lane] = WeakValueDictionary()
+        self._outgoing: WeakValueDictionary[BookieId, Outgoing] = WeakValueDictionary()
         """Replicas keep them: a bookie to which nobody writes has none."""
-        self._due: list[Lane] = []
+        self._due: list[Outgoing] = []
         """Those in which something waits."""
 
     def send(self, pending: Pending, replica: Replica) -> None:
         """Queue one block for one bookie; the answer comes to `replica.core`."""
-        lane = replica.lane
-        if lane is None:
-            lane = replica.lane = self._lane_to(replica.bookie)
-        waiting = lane.waiting
+        outgoing = replica.outgoing
+        if outgoing is None:
+            outgoing = replica.outgoing = self._outgoing_to(replica.bookie)
+        waiting = outgoing.waiting
         if not waiting:
             if not self._due:
                 self.at_end(self._flush)
-            self._due.append(lane)
+            self._due.append(outgoing)
         waiting.append((pending, replica))
 
-    def _lane_to(self, bookie: BookieId) -> Lane:
-        lane = self._lanes.get(bookie)
-        if lane is None:
-            lane = self._lanes[bookie] = Lane(bookie)
-        return lane
+    def _outgoing_to(self, bookie: BookieId) -> Outgoing:
+        outgoing = self._outgoing.get(bookie)
+        if outgoing is None:
+            outgoing = self._outgoing[bookie] = Outgoing(bookie)
+        return outgoing
 
     def _flush(self) -> None:
         due, self._due = self._due, []
-        for lane in due:
-            waiting, lane.waiting = lane.waiting, []
+        for outgoing in due:
+            waiting, outgoing.waiting = outgoing.waiting, []
             for sent in _requests_of(waiting):
-                self._dispatch(lane.bookie, sent)
+                self._dispatch(outgoing.bookie, sent)
 
     def _dispatch(self, bookie: BookieId, sent: Sequence[tuple[Pending, Replica]]) -> None:
         blocks = [pending.block for pending, _ in sent]

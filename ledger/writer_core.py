@@ -98,7 +98,7 @@ class Lag:
         self.bytes_max = bytes_max
 
 
-class Lane:
+class Outgoing:
     """What waits for one bookie until the turn is over: an outbox's, found once for each replica."""
 
     __slots__ = ("__weakref__", "bookie", "waiting")
@@ -121,13 +121,13 @@ class Asker(Protocol):
 class Replica:
     """One bookie's place in the ensemble, in one generation of the fragment."""
 
-    __slots__ = ("bit", "bookie", "core", "is_live", "lane")
+    __slots__ = ("bit", "bookie", "core", "is_live", "outgoing")
 
     def __init__(self, core: Asker, bookie: BookieId, bit: int) -> None:
         self.core = core
         self.bookie = bookie
         self.bit = bit
-        self.lane: Lane | None = None
+        self.outgoing: Outgoing | None = None
         """Of its outbox, once something was sent."""
         self.is_live = True
         """False once it has failed or was replaced; its answers to earlier blocks may still come."""

@@ -149,7 +149,21 @@ class Archive:
         """Say beside the object whose segment it is. Raises as a put does."""
         label = segment_label.SegmentLabel(topic=topic, segment=replace(segment, archive=pointer))
         name = segment_label.label_of(pointer.name)
-        await self.store.put_whole(name, [segment_label.make(label)])
+        await self.store_of(pointer).put_whole(name, [segment_label.make(label)])
+
+    async def relabel(self, topic: str, segment: SegmentRecord, pointer: ArchivePointer) -> None:
+        """Put the label anew, in the place of one that is damaged or missing. Raises as a put does."""
+        await self.store_of(pointer).delete(segment_label.label_of(pointer.name))
+        await self._label(topic, segment, pointer)
+
+    async def prove_label(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
+        """Whether the object's label says whose it is. Raises `NotFound`, `CorruptionError`, `Unavailable`."""
+        name = segment_label.label_of(pointer.name)
+        label = await segment_label.read(self.store_of(pointer), name)
+        if (label.topic, label.segment.ledger_id) != (topic, ledger_id):
+            raise CorruptionError(
+                f"object {name} says segment {label.segment.ledger_id} of {label.topic}, which it is not"
+            )
 
     def open(self, pointer: ArchivePointer) -> ArchiveReader:
         """A reader of the segment; makes no call yet. Raises `ConfigurationError` for a store it cannot open."""

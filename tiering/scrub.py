@@ -1,6 +1,8 @@
 """Does the object store hold what the metadata store says, and nothing else?
 
     damaged     a record names the object, and it is missing, of another length, or does not prove
+    unlabelled  its label is missing or says something else: should the metadata store be lost, nobody could tell whose
+                the object is (`segment_label`)
     orphan      no record names the object, and it is older than the grace: an upload that never was recorded, or
                 a segment that was trimmed while its deletion failed; or the sidecar of such an object
 
@@ -36,13 +38,20 @@ class Recorded(NamedTuple):
     ledger_id: int
     pointer: ArchivePointer
 
+    @property
+    def what(self) -> str:
+        return f"segment {self.ledger_id} of {self.topic}"
+
+
+_Wrong = tuple[Recorded, QuireError]
+"""An object, and what is wrong with it."""
 
 Records = Callable[[], Awaitable[Sequence[Recorded]]]
 
 
 @dataclass
 class ScrubReport:
-    """What was looked at and found. `damaged` and `orphans` are lines for people, an object in each."""
+    """What was looked at and found. `damaged`, `unlabelled` and `orphans` are lines for people, an object in each."""
 
     segments: int = 0
     bytes: int = 0
@@ -56,6 +65,7 @@ class ScrubReport:
     unreachable: int = 0
     """Objects whose store did not answer: nothing is known of them."""
     damaged: list[str] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,16 +99,21 @@ async def scrub(
     recorded = await records()
     progress = progress or Progress("verify")
     progress.of = len(recorded)
-    damaged = []
+    damaged: list[_Wrong] = []
+    unlabelled: list[_Wrong] = []
     for one in recorded:
-        if (error := await _prove(archive, one, report)) is not None:
-            damaged.append((one, error))
+        report.segments += 1
+        report.bytes += one.pointer.bytes
+        try:
+            await _prove(archive, one, damaged, unlabelled)
+        except Unavailable:
+            report.unreachable += 1
         progress.done += 1
-    named = {one.pointer.name for one in await records()} if damaged else set()
+    named = {one.pointer.name for one in await records()} if damaged or unlabelled else set()
     for one, error in damaged:
         if one.pointer.name in named:  # else it was trimmed meanwhile, or uploaded again
-            what = f"segment {one.ledger_id} of {one.topic}"
-            report.damaged.append(archive.note_damage(one.pointer, what, error))
+            report.damaged.append(archive.note_damage(one.pointer, one.what, error))
+    report.unlabelled = [f"{one.what}: {error}" for one, error in unlabelled if one.pointer.name in named]
     before_ms = clock.now_ms() - grace_ms
     orphans = _orphans(listed, recorded, before_ms)
     report.orphans = [f"{info.name} ({info.bytes} bytes)" for info in orphans]
@@ -111,16 +126,15 @@ async def scrub(
     return report
 
 
-async def _prove(archive: Archive, one: Recorded, report: ScrubReport) -> QuireError | None:
-    report.segments += 1
-    report.bytes += one.pointer.bytes
+async def _prove(archive: Archive, one: Recorded, damaged: list[_Wrong], unlabelled: list[_Wrong]) -> None:
+    """Raises `Unavailable`: then nothing is known of it."""
+    found = damaged
     try:
         await archive.verify(one.pointer)
+        found = unlabelled
+        await archive.prove_label(one.topic, one.ledger_id, one.pointer)
     except (NotFound, CorruptionError) as error:
-        return error
-    except Unavailable:
-        report.unreachable += 1
-    return None
+        found.append((one, error))
 
 
 def _orphans(listed: Sequence[ObjectInfo], recorded: Sequence[Recorded], before_ms: int) -> list[ObjectInfo]:

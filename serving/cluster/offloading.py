@@ -169,6 +169,7 @@ class Offloading:
     async def _repair_if_damaged(self, name: TopicName, one: Recorded, report: RepairReport) -> None:
         try:
             await self._archive.prove(one.pointer)
+            await self._archive.prove_label(one.topic, one.ledger_id, one.pointer)
         except (NotFound, CorruptionError):
             segment = (await self._registry.open_persistent(name)).log.segment_list.find(one.ledger_id)
             if segment is not None and segment.archive is not None:

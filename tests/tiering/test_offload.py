@@ -14,8 +14,10 @@ from quire.metadata.segment_states import segment_state
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
 from quire.testing.objects import MemoryObjectStore
+from quire.tiering import segment_label
 from quire.tiering.archive import Archive, SegmentReader
 from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action
+from quire.tiering.segment_label import label_of
 
 from .segments import TOPIC, Source, but_labels, make_blocks, record_of
 
@@ -298,6 +300,23 @@ async def test_a_damaged_object_is_uploaded_again_from_the_bookies(how: str) -> 
     assert world.pointer(0).name != damaged.name
     assert await world.proven() and world.archive.damaged == {}
     assert len(await but_labels(world.store)) == 2, "the damaged object is gone"
+
+
+@pytest.mark.parametrize("how", ["flipped", "missing"])
+async def test_a_damaged_label_is_put_anew(how: str) -> None:
+    world = World()
+    await world.driver.run_once()
+    pointer = world.pointer(0)
+    name = label_of(pointer.name)
+    if how == "missing":
+        await world.store.delete(name)  # as where a segment was archived before there were labels
+    else:
+        world.store.faults.flip(name, 40)
+    assert await world.driver.repair(TOPIC, world.broker.segments[0])
+    label = await segment_label.read(world.store, name)
+    assert (label.topic, label.segment) == (TOPIC, world.broker.segments[0])
+    assert world.pointer(0) == pointer, "the object was whole"
+    assert not await world.driver.repair(TOPIC, world.broker.segments[0])
 
 
 async def test_a_damaged_object_that_bookies_do_not_have_any_more_is_told_of_and_stays() -> None:

@@ -61,6 +61,20 @@ async def test_missing_and_damaged_objects_are_named() -> None:
     assert "offset" in report.damaged[1]
 
 
+async def test_a_label_that_is_missing_or_another_objects_is_named() -> None:
+    world = World()
+    none, others, rotten, _ = [await world.add(number) for number in range(1, 5)]
+    objects = world.store.faults.objects
+    del objects[label_of(none.name)]
+    objects[label_of(others.name)] = objects[label_of(rotten.name)]
+    world.store.faults.flip(label_of(rotten.name), 40)
+    report = await scrub(world.archive, world.records, world.clock)
+    assert (report.damaged, report.orphans) == ([], [])
+    assert [line.split(":")[0] for line in report.unlabelled] == [
+        f"segment {number} of persistent" for number in (1, 2, 3)
+    ]
+
+
 async def test_a_store_that_does_not_answer_is_not_damage() -> None:
     world = World()
     await world.add(1)
