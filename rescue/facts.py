@@ -22,6 +22,7 @@ from quire.metadata.records import (
     SegmentRecord,
     StateLogRecord,
     TopicRecord,
+    WalRecord,
     decode,
 )
 from quire.objects.store import ObjectStore
@@ -85,7 +86,7 @@ async def _ask_bookie(directory: BookieDirectory, bookie: BookieId, show: Show) 
 
     async def learn(label: int) -> None:
         try:
-            told = await _read_label(directory, bookie, label)
+            told = await read_label(directory, bookie, label)
         except CorruptionError as error:
             facts.unreadable.append(f"bookie {bookie}: {error}")
         else:
@@ -96,7 +97,7 @@ async def _ask_bookie(directory: BookieDirectory, bookie: BookieId, show: Show) 
     return facts
 
 
-async def _read_label(directory: BookieDirectory, bookie: BookieId, label: int) -> Told | None:
+async def read_label(directory: BookieDirectory, bookie: BookieId, label: int) -> Told | None:
     """The newest label of a ledger there. Raises `CorruptionError`, `Unavailable`."""
     port = directory.port(bookie)
     for _ in range(_ATTEMPTS):
@@ -165,7 +166,7 @@ class CopyFacts:
     bookies: list[BookieRecord] = field(default_factory=list)
     others: list[CopiedNode] = field(default_factory=list)
     """Tenants, policies and schemas: they come back as they are."""
-    wals: int = 0
+    wals: dict[str, WalRecord] = field(default_factory=dict)
 
 
 def take_apart(copy: MetadataCopy | None) -> CopyFacts:
@@ -192,7 +193,8 @@ def take_apart(copy: MetadataCopy | None) -> CopyFacts:
             bundle = node.path.removeprefix(f"{paths.STATE}/").split("/")
             facts.logs["/".join(map(paths.decode, bundle))] = log
     facts.bookies = [_of(BookieRecord, node) for node in _below(copy, paths.BOOKIES)]
-    facts.wals = len(_below(copy, paths.WALS))
+    wals = [_of(WalRecord, node) for node in _below(copy, paths.WALS)]
+    facts.wals = {wal.uuid: wal for wal in wals}
     for folder in (paths.TENANTS, paths.POLICIES, paths.SCHEMA_BODIES, paths.SCHEMAS):
         facts.others += _below(copy, folder)
     return facts

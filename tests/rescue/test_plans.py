@@ -107,7 +107,7 @@ def test_as_many_missing_as_the_ack_quorum_make_it_blind() -> None:
 
 
 def test_what_nobody_names_is_said() -> None:
-    assert plan_ledgers([bookie(0, more={8, 9}, deleted={9})], {}, ()).nameless == [8]
+    assert plan_ledgers([bookie(0, more={8, 9}, deleted={9})], {}, ()).nameless == {8: ""}
 
 
 # -- topics ------------------------------------------------------------------------------------------------
