@@ -37,8 +37,8 @@ from quire.wire.bookie import BookieId, LedgerInfoRequest, ListLedgersRequest, R
 
 AT_ONCE: Final = 64
 _LISTED: Final = 10_000
-_ATTEMPTS: Final = 5
-_AGAIN_S: Final = 1.0
+ATTEMPTS: Final = 5
+AGAIN_S: Final = 1.0
 
 Show = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much."""
@@ -100,7 +100,7 @@ async def _ask_bookie(directory: BookieDirectory, bookie: BookieId, show: Show) 
 async def read_label(directory: BookieDirectory, bookie: BookieId, label: int) -> Told | None:
     """The newest label of a ledger there. Raises `CorruptionError`, `Unavailable`."""
     port = directory.port(bookie)
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         info = await port.ask(LedgerInfoRequest(bookie, label))
         if info.status is Status.OK:
             if info.last_entry < 0:
@@ -115,7 +115,7 @@ async def read_label(directory: BookieDirectory, bookie: BookieId, label: int) -
                 )
         elif info.status is Status.DELETED:
             return None
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)
     raise Unavailable(f"bookie {bookie} does not answer any more; see that it runs, and run this again")
 
 

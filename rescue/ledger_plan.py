@@ -20,8 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from quire.ledger import states
 from quire.metadata.records import LedgerRecord, LedgerState, Storage
 from quire.wire.bookie import BookieId
@@ -107,14 +105,15 @@ def plan_ledgers(
 
 def _on_logs(record: LedgerRecord, nodes: Iterable[BookieFacts]) -> LedgerRecord:
     """With the ensemble changes that nobody tells of: a writer goes on in another log from its first block there."""
-    named, fragments = states.holders(record), record.fragments
     spans = sorted(
         (each.spans[record.ledger_id][0], each.bookie) for each in nodes if record.ledger_id in each.spans
     )
     for first, log in spans:
-        if log not in named and first >= fragments[-1].first_entry and record.state is not LedgerState.CLOSED:
-            fragments = states.with_fragment(fragments, states.fragment(first, [log]))
-    return replace(record, fragments=fragments)
+        is_later = log not in states.holders(record) and first >= record.fragments[-1].first_entry
+        if is_later and record.state is LedgerState.OPEN:
+            fragments = states.with_fragment(record.fragments, states.fragment(first, [log]))
+            record = states.changed(record, fragments)
+    return record
 
 
 def _has_vanished(record: LedgerRecord, nodes: Iterable[BookieFacts]) -> bool:

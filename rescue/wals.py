@@ -6,6 +6,7 @@ dry run makes records in a store of its own, and sees of an open log what lies t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from uuid import uuid4
@@ -13,7 +14,7 @@ from uuid import uuid4
 from quire.metadata import paths
 from quire.metadata.records import WalRecord, encode
 from quire.objects.store import ObjectInfo
-from quire.rescue.facts import Show, in_turns, read_label
+from quire.rescue.facts import AGAIN_S, ATTEMPTS, Show, in_turns, read_label
 from quire.rescue.ledger_plan import BookieFacts
 from quire.rescue.wal_plan import WalFacts, of_all_sets, plan_wal
 from quire.runtime.errors import (
@@ -30,6 +31,7 @@ from quire.wal.closing_core import WalDamaged
 from quire.wal.directory import WalDirectory
 from quire.wal.foreign import ForeignWal
 from quire.wal.patience import until_answered
+from quire.wal.view import View
 from quire.wal.wal_object import SetEntry
 from quire.wire import ledger_ids
 from quire.wire.bookie import BookieId
@@ -168,10 +170,8 @@ class Wals:
         port = self._directory.port(log)
         assert isinstance(port, ForeignWal), "no log of this process"
         view = port.view
-        try:
-            await view.refresh()
-        except (CorruptionError, Unavailable, OutcomeUnknown) as error:
-            self.lost.append(f"{log.uuid} cannot be read: {error}")
+        if why := await self._why_unread(view):
+            self.lost.append(f"{log.uuid} cannot be read: {why}")
             found.is_whole = False
             return found
         there = {each for each in view.index.ledgers() if not view.is_deleted(each)}
@@ -193,6 +193,20 @@ class Wals:
         wanted = [each for each in there - found.ledgers if ledger_ids.labelled(each) not in known]
         await in_turns(learn, sorted(wanted), self._show, f"labels of log {facts.uuid[:8]}")
         return found
+
+    async def _why_unread(self, view: View) -> str:
+        """Empty once it is read. A store that does not answer looks as one that lacks an object: it is asked again."""
+        for _ in range(ATTEMPTS):
+            try:
+                await view.refresh()
+            except CorruptionError as error:
+                return str(error)
+            except (Unavailable, OutcomeUnknown) as error:
+                why = str(error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return ""
+        return why
 
     async def bury(self, logs: Sequence[BookieFacts], deleted: Collection[int]) -> None:
         """Lay the tombstones that a log lacks: another has them, or they waited in the store that is lost."""

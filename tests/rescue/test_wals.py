@@ -17,7 +17,7 @@ from quire.rescue.facts import CopyFacts, take_apart
 from quire.rescue.rescue import Report, Rescue, begin
 from quire.rescue.wals import Wals
 from quire.runtime.clock import SystemClock
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.testing.cluster import QUICK, Listener, expected, read_all, write
 from quire.testing.metadata import MemoryStore
 from quire.testing.objects import MemoryObjectStore
@@ -252,6 +252,34 @@ async def test_a_damaged_object_is_told_and_given_up_on_an_operators_word(world:
     assert report.is_done and (await own_record.all_records(world.store))[uuid_of(broker)].lost
     assert await read_all(world.ledgers, second.ledger_id) == expected(2)
     assert first.ledger_id not in {each.ledger_id for each in (await topics.load(world.store, PATH)).segments}
+
+
+async def test_an_object_that_is_gone_from_a_closed_log_is_damage_and_not_absence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.rescue.wals.AGAIN_S", 0.0)
+    first, second = await world.broker(), await world.broker("second")
+    one, other = await ledger(first, 3), await ledger(first, 3)
+    await second.ledgers.recover(one.ledger_id)
+    await second.ledgers.recover(other.ledger_id)
+    closed = next(
+        uuid
+        for uuid, record in (await own_record.all_records(world.lost)).items()
+        if record.state is WalState.CLOSED
+    )
+    copy = await world.copy()
+    del world.objects.faults.objects[world.names(closed)[1]]
+    report = await world.rescue(copy)
+    assert not report.is_done and "cannot be read" in report.lost[0]
+
+
+async def test_a_store_that_refuses_once_is_asked_again(world: World) -> None:
+    broker = await world.broker()
+    await ledger(broker)
+    for call in ("list", "get_range", "begin", "get_range"):
+        world.objects.faults.fail_next(call, Unavailable("503"))
+    report = await world.rescue()
+    assert report.is_done and not report.lost and report.messages == 5
 
 
 async def test_the_wrong_bucket_is_refused(world: World) -> None:
