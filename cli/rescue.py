@@ -1,6 +1,7 @@
 """`quire rescue`: what is left to do when the metadata store is lost for good.
 
-It asks no broker, for there is none: it reads the archive, talks to the bookies, and writes the metadata store.
+It asks no broker, for there is none: it reads the archive, closes and reads write-ahead logs, talks to the bookies, and
+writes the metadata store.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ async def begin(store: MetadataStore, url: str, cluster: str, now_ms: int) -> Cl
         if not cluster:
             raise ConfigurationError(
                 "nothing here tells which cluster it was: name it with --cluster, by the word `cluster` in a bookie's "
-                "identity.json, or name the --archive that has a copy of its metadata"
+                "identity.json (any UUID, where there are no bookies), or name the --archive that has a copy of its "
+                "metadata"
             )
         record = ClusterRecord(uuid=cluster, created_ms=now_ms, rescue_begun_ms=now_ms)
         await store.create(paths.CLUSTER, encode(record))
