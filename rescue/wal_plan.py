@@ -7,7 +7,7 @@ ends. The end is found by closing the log, as ever. The rest is told by the obje
 |---|---|
 | a catalogue whose sets are all there | what lies below the end of its last set is in them, or was deleted |
 | several of them | the one counts that reaches furthest; of those the one with the fewest sets: others were garbage |
-| a catalogue that is rotten, or lacks a set | damage: then all sets count, by what they say of themselves |
+| a catalogue that is rotten, or has a part of its sets | damage: then all sets count, by what they say of themselves |
 | the last data object | the trim point when it was cut, and up to where all was durable |
 | a fence, or an end that the copy knows | all before it was durable |
 | a tombstone in any catalogue | the end of its ledger |
@@ -82,12 +82,13 @@ def plan_wal(facts: WalFacts, copied: WalRecord | None, store: str) -> WalPlan:
     """`copied` is the copy's record of the log; `store` the URL of the bucket, without secrets."""
     if not facts.has_blocks and (copied is None or copied.state is WalState.CLOSED):
         return WalPlan(None)
-    name, crc, behind = _choose(facts)
+    plan, name = WalPlan(None), _choose(facts)
+    chosen, crc = facts.catalogues.get(name, (Catalogue(), 0))
+    _look_for_sets(facts, chosen, plan)
     record = copied or WalRecord(uuid=facts.uuid, broker="unknown", store=store)
-    trim_seq = max(record.trim_seq, behind, facts.last.trim_seq if facts.last is not None else 0)
+    trim_seq = max(record.trim_seq, _behind(chosen), facts.last.trim_seq if facts.last is not None else 0)
     durable = _durable_below(facts, record)
     begin = min((seq for seq in facts.numbers if trim_seq <= seq <= durable), default=durable)
-    plan = WalPlan(None, _damage(facts, behind))
     if begin > trim_seq:
         plan.doubtful.append(
             f"objects {trim_seq} to {begin - 1} of WAL {record.uuid} are gone, and no set has what they held: all of "
@@ -103,27 +104,30 @@ def of_all_sets(facts: WalFacts, sets: Sequence[SetEntry]) -> Catalogue:
     return Catalogue(tuple(sorted(sets, key=lambda each: (each.first_seq, each.name))), facts.tombstones)
 
 
-def _choose(facts: WalFacts) -> tuple[str, int, int]:
-    """Name and checksum of the catalogue that counts, and the object behind the last that its sets cover."""
-    whole = [(name, *told) for name, told in facts.catalogues.items() if not facts.lacks(told[0])]
-    if not whole:
-        return "", 0, 0
-    name, best, crc = max(whole, key=lambda each: (_behind(each[1].sets), -len(each[1].sets)))
-    return name, crc, _behind(best.sets)
+def _choose(facts: WalFacts) -> str:
+    """Name of the catalogue that counts; empty where none does."""
+    whole = {name: one for name, (one, _) in facts.catalogues.items() if not facts.lacks(one)}
+    return max(whole, key=lambda name: (_behind(whole[name]), -len(whole[name].sets)), default="")
 
 
-def _damage(facts: WalFacts, behind: int) -> list[str]:
-    """A catalogue that lacks a set and does not reach further is an older one, whose sets have gone since."""
-    return facts.unreadable + [
-        f"object {gone} is not there, which {name} names"
-        for name, (catalogue, _) in facts.catalogues.items()
-        if _behind(catalogue.sets) > behind
-        for gone in facts.lacks(catalogue)
-    ]
+def _look_for_sets(facts: WalFacts, chosen: Catalogue, plan: WalPlan) -> None:
+    """A set that is gone is damage where the catalogue that names it has others that are there, and no other has them.
+
+    Else it went when its ledgers were deleted, and then its catalogue was to go; or both are of no use any more.
+    """
+    plan.damage += facts.unreadable
+    for name, (catalogue, _) in facts.catalogues.items():
+        gone = facts.lacks(catalogue)
+        if not gone or _behind(catalogue) <= _behind(chosen):
+            continue
+        left = {each.name for each in catalogue.sets} - {*gone, *(each.name for each in chosen.sets)}
+        told = plan.damage if left else plan.doubtful
+        told += [f"object {each} is not there, which {name} names" for each in gone]
 
 
-def _behind(sets: Sequence[SetEntry]) -> int:
-    return max((each.last_seq + 1 for each in sets), default=0)
+def _behind(catalogue: Catalogue) -> int:
+    """The object behind the last that its sets cover."""
+    return max((each.last_seq + 1 for each in catalogue.sets), default=0)
 
 
 def _durable_below(facts: WalFacts, record: WalRecord) -> int:
@@ -131,4 +135,5 @@ def _durable_below(facts: WalFacts, record: WalRecord) -> int:
     if record.state is WalState.CLOSED:
         return record.end_seq
     fence = next((seq for seq in facts.numbers if facts.is_fence(seq)), 0)
-    return max(fence, facts.last.confirmed_seq + 1 if facts.last is not None else 0)
+    confirmed = facts.last.confirmed_seq + 1 if facts.last is not None else 0
+    return max(fence, confirmed, *(_behind(one) for one, _ in facts.catalogues.values()))

@@ -85,12 +85,22 @@ def test_an_older_catalogue_whose_sets_are_gone_is_no_damage() -> None:
 
 
 def test_a_set_that_is_gone_and_a_catalogue_that_is_rotten_are_damage() -> None:
-    found = facts(5, a=Catalogue((set_of(0, 4),)))
-    found.sizes[set_of(0, 4).name] = 3
-    assert set_of(0, 4).name in plan(found).damage[0]
+    found = facts(10, a=Catalogue((set_of(0, 4), set_of(5, 9))))
+    found.sizes[set_of(5, 9).name] = 3
+    assert set_of(5, 9).name in plan(found).damage[0]
     found = facts(5)
     found.unreadable.append("it is rotten")
     assert plan(found).damage == ["it is rotten"]
+
+
+def test_a_set_that_is_gone_with_all_that_its_catalogue_has_is_doubtful() -> None:
+    """Its ledgers were deleted, the record named no catalogue any more, and this one was to go."""
+    found = facts(a=Catalogue((set_of(0, 4),)))
+    del found.sizes[set_of(0, 4).name]
+    made = plan(found)
+    assert told(made) == (WalState.OPEN, 5, "") and "is not there" in made.doubtful[0]
+    found.sizes |= facts(2, 3).sizes
+    assert told(plan(found))[1] == 2, "what is there counts"
 
 
 def test_an_end_that_is_known_is_final() -> None:
