@@ -236,8 +236,8 @@ async def _refuse_remains(store: MetadataStore, settings: WalSettings) -> None:
         await objects.close()
     if remains and not await is_begun(store):  # another broker may have begun it meanwhile
         raise ConfigurationError(
-            f"{objects.url} has write-ahead logs, and the metadata store knows of no cluster: restore its contents, or "
-            "begin the new cluster with another prefix"
+            f"{objects.url} has write-ahead logs, and the metadata store knows of no cluster: restore its contents, "
+            "rebuild it (quire rescue metadata --wal), or begin the new cluster with another prefix"
         )
 
 

@@ -46,7 +46,7 @@ class Deletion:
             answers = [
                 self._bury(bookie, each, version)
                 for bookie in states.holders(record)
-                for each in ((ledger_id,) if bookie.is_wal else (ledger_id, label_id(ledger_id)))
+                for each in (ledger_id, label_id(ledger_id))
             ]
             silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
             if silent:

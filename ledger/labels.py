@@ -16,7 +16,8 @@ each change of the record: before the first block to a changed ensemble, when th
 another bookie. Repair tells it again when it put blocks back, and when a bookie found it damaged. An empty ledger has
 none. A label goes with its ledger: deletion lays a tombstone on both.
 
-Write-ahead logs on object storage get none: their objects say what they hold, and are no bookie's to lose.
+A ledger in write-ahead logs on object storage has its label there, before its first block in each of them. Nothing
+is told there when it ends: the log's own end is that of all ledgers in it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def tell(port: Callable[[BookieId], BookiePort], record: LedgerRecord, version: 
     """Give the label to all bookies that the record names, once: for whoever writes no blocks behind it."""
     made = make(record, version)
     for bookie in states.all_bookies(record):
-        if not bookie.is_wal:
+        if not bookie.is_wal:  # one that has ended takes none, and none needs to know the end
             port(bookie).add(AddRequest(bookie, [made], recovery=True, priority=True), lambda _statuses: None)
 
 
@@ -85,8 +86,7 @@ class Label:
         """Give it to the bookies of the last fragment; who does not take it is asked again until it changes or ends."""
         pending = Pending(make(self._record, self.version), self.version)
         for bookie in states.ensemble(self._record.fragments[-1]):
-            if not bookie.is_wal:
-                _Sending(self, self._record.ledger_id, pending, bookie).send()
+            _Sending(self, self._record.ledger_id, pending, bookie).send()
 
     def change(self, record: LedgerRecord, version: int) -> None:
         """The record was changed, so others are told from now on."""

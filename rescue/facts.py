@@ -22,6 +22,7 @@ from quire.metadata.records import (
     SegmentRecord,
     StateLogRecord,
     TopicRecord,
+    WalRecord,
     decode,
 )
 from quire.objects.store import ObjectStore
@@ -36,8 +37,8 @@ from quire.wire.bookie import BookieId, LedgerInfoRequest, ListLedgersRequest, R
 
 AT_ONCE: Final = 64
 _LISTED: Final = 10_000
-_ATTEMPTS: Final = 5
-_AGAIN_S: Final = 1.0
+ATTEMPTS: Final = 5
+AGAIN_S: Final = 1.0
 
 Show = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much."""
@@ -85,7 +86,7 @@ async def _ask_bookie(directory: BookieDirectory, bookie: BookieId, show: Show) 
 
     async def learn(label: int) -> None:
         try:
-            told = await _read_label(directory, bookie, label)
+            told = await read_label(directory, bookie, label)
         except CorruptionError as error:
             facts.unreadable.append(f"bookie {bookie}: {error}")
         else:
@@ -96,10 +97,10 @@ async def _ask_bookie(directory: BookieDirectory, bookie: BookieId, show: Show) 
     return facts
 
 
-async def _read_label(directory: BookieDirectory, bookie: BookieId, label: int) -> Told | None:
+async def read_label(directory: BookieDirectory, bookie: BookieId, label: int) -> Told | None:
     """The newest label of a ledger there. Raises `CorruptionError`, `Unavailable`."""
     port = directory.port(bookie)
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         info = await port.ask(LedgerInfoRequest(bookie, label))
         if info.status is Status.OK:
             if info.last_entry < 0:
@@ -114,7 +115,7 @@ async def _read_label(directory: BookieDirectory, bookie: BookieId, label: int) 
                 )
         elif info.status is Status.DELETED:
             return None
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)
     raise Unavailable(f"bookie {bookie} does not answer any more; see that it runs, and run this again")
 
 
@@ -165,7 +166,7 @@ class CopyFacts:
     bookies: list[BookieRecord] = field(default_factory=list)
     others: list[CopiedNode] = field(default_factory=list)
     """Tenants, policies and schemas: they come back as they are."""
-    wals: int = 0
+    wals: dict[str, WalRecord] = field(default_factory=dict)
 
 
 def take_apart(copy: MetadataCopy | None) -> CopyFacts:
@@ -192,7 +193,8 @@ def take_apart(copy: MetadataCopy | None) -> CopyFacts:
             bundle = node.path.removeprefix(f"{paths.STATE}/").split("/")
             facts.logs["/".join(map(paths.decode, bundle))] = log
     facts.bookies = [_of(BookieRecord, node) for node in _below(copy, paths.BOOKIES)]
-    facts.wals = len(_below(copy, paths.WALS))
+    wals = [_of(WalRecord, node) for node in _below(copy, paths.WALS)]
+    facts.wals = {wal.uuid: wal for wal in wals}
     for folder in (paths.TENANTS, paths.POLICIES, paths.SCHEMA_BODIES, paths.SCHEMAS):
         facts.others += _below(copy, folder)
     return facts

@@ -8,6 +8,10 @@ knows: the plan is *blind*, and says so.
 
 A tombstone on one bookie is the end of the ledger everywhere (rule 20). What a bookie has without a label, and the
 copy does not know, is *nameless*: whose it is cannot be told, which is said, too.
+
+A write-ahead log on object storage is a bookie here, that is never missing: what is not in the bucket is gone. A ledger
+that a record tells of, and of which no log has a block, has *vanished*: it never had one, its tombstone went with its
+last one, or it is lost; nobody can tell which.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ class Told(NamedTuple):
 
 @dataclass
 class BookieFacts:
-    """What one bookie tells: the ledgers that it has blocks or fences of, those with a tombstone, and its labels."""
+    """What one bookie, or one write-ahead log, tells: the ledgers that it has blocks or fences of, those with a
+    tombstone, and its labels."""
 
     bookie: BookieId
     ledgers: set[int] = field(default_factory=set)
@@ -41,6 +46,10 @@ class BookieFacts:
     labels: dict[int, Told] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
     """Labels that could not be read, in words."""
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of a log: the first and the last entry that it has of each ledger."""
+    is_whole: bool = True
+    """Not so of a log that is damaged: it may have more than it tells."""
 
 
 @dataclass
@@ -49,13 +58,13 @@ class LedgerPlan:
 
     ledgers: dict[int, Told] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
-    nameless: list[int] = field(default_factory=list)
+    nameless: dict[int, str] = field(default_factory=dict)
+    """And where they lie, of those in logs."""
+    vanished: set[int] = field(default_factory=set)
     missing: dict[str, BookieId] = field(default_factory=dict)
     forgetful: set[str] = field(default_factory=set)
     """UUIDs of bookies that are here as a later incarnation than a ledger names: they may have lost what they had."""
     blind: bool = False
-    on_objects: list[int] = field(default_factory=list)
-    """Ledgers in write-ahead logs on object storage, of which nothing is rebuilt."""
     greatest_id: int = 0
 
     @property
@@ -78,21 +87,53 @@ def plan_ledgers(
                 best[ledger_id] = told
     held = {each for bookie in bookies for each in bookie.ledgers}
     for ledger_id, told in best.items():
-        if ledger_id in plan.deleted or told.record.state is LedgerState.DELETING:
+        if told.record.state is LedgerState.DELETING:
+            plan.deleted.add(ledger_id)
+        if ledger_id in plan.deleted:
             continue
         if states.storage(told.record) is Storage.OBJECTS:
-            plan.on_objects.append(ledger_id)
-        else:
-            plan.ledgers[ledger_id] = told
-    plan.nameless = sorted(held - best.keys() - plan.deleted)
+            told = Told(_on_logs(told.record, bookies), told.version)
+            if _has_vanished(told.record, bookies):
+                plan.vanished.add(ledger_id)
+                continue
+        plan.ledgers[ledger_id] = told
+    plan.nameless = {each: _where(each, bookies) for each in sorted(held - best.keys() - plan.deleted)}
     _look_who_is_missing(plan, bookies, known)
     plan.greatest_id = max(held | plan.deleted | best.keys(), default=0)
     return plan
 
 
+def _on_logs(record: LedgerRecord, nodes: Iterable[BookieFacts]) -> LedgerRecord:
+    """With the ensemble changes that nobody tells of: a writer goes on in another log from its first block there."""
+    spans = sorted(
+        (each.spans[record.ledger_id][0], each.bookie) for each in nodes if record.ledger_id in each.spans
+    )
+    for first, log in spans:
+        is_later = log not in states.holders(record) and first >= record.fragments[-1].first_entry
+        if is_later and record.state is LedgerState.OPEN:
+            fragments = states.with_fragment(record.fragments, states.fragment(first, [log]))
+            record = states.changed(record, fragments)
+    return record
+
+
+def _has_vanished(record: LedgerRecord, nodes: Iterable[BookieFacts]) -> bool:
+    holders = states.holders(record)
+    return all(
+        each.is_whole and record.ledger_id not in each.ledgers for each in nodes if each.bookie in holders
+    )
+
+
+def _where(ledger_id: int, nodes: Iterable[BookieFacts]) -> str:
+    found = [(each.bookie.uuid, *each.spans[ledger_id]) for each in nodes if ledger_id in each.spans]
+    return ", ".join(f"entries {first} to {last} in {log}" for log, first, last in found)
+
+
 def _look_who_is_missing(plan: LedgerPlan, bookies: Sequence[BookieFacts], known: Iterable[BookieId]) -> None:
     here = {bookie.bookie.uuid: bookie.bookie.incarnation for bookie in bookies}
-    named = [bookie for told in plan.ledgers.values() for bookie in states.all_bookies(told.record)]
+    on_bookies = [
+        told.record for told in plan.ledgers.values() if states.storage(told.record) is Storage.BOOKIES
+    ]
+    named = [bookie for record in on_bookies for bookie in states.all_bookies(record)]
     for bookie in (*known, *named):
         if bookie.uuid not in here:
             before = plan.missing.get(bookie.uuid)
@@ -100,5 +141,5 @@ def _look_who_is_missing(plan: LedgerPlan, bookies: Sequence[BookieFacts], known
                 plan.missing[bookie.uuid] = bookie
         elif bookie.incarnation < here[bookie.uuid]:
             plan.forgetful.add(bookie.uuid)
-    quorums = {told.record.ack_quorum for told in plan.ledgers.values()}
+    quorums = {record.ack_quorum for record in on_bookies}
     plan.blind = len(plan.missing) + len(plan.forgetful) >= min(quorums, default=ACK_QUORUM)

@@ -1,7 +1,8 @@
 """The rebuilding itself: begin, ask, write ledgers, recover, write what names them, end.
 
     begin      the cluster's record says that it is being rescued: its bookies may come, brokers and gateways refuse
-    ask        `facts`; stop here where too many bookies are missing to know every ledger's last fragment
+    ask        `facts`; `wals`: logs on object storage get their records, and are closed; stop here where too many
+               bookies are missing to know every ledger's last fragment
     ledgers    their records, each with a node whose version is beyond that of its labels
     recover    what was not closed, by the protocol: fence, read, write again, close
     the rest   topics, state logs, namespaces, policies, schemas, bookies, the next ledger's id
@@ -39,8 +40,9 @@ from quire.objects.store import ObjectStore
 from quire.rescue import ends, facts
 from quire.rescue.bundle_plan import BundlePlan, plan_bundles
 from quire.rescue.facts import CopyFacts, Show, in_turns
-from quire.rescue.ledger_plan import LedgerPlan, Told, plan_ledgers
+from quire.rescue.ledger_plan import BookieFacts, LedgerPlan, Told, plan_ledgers
 from quire.rescue.topic_plan import Archived, Copied, End, TopicPlan, overlaps, plan_topics
+from quire.rescue.wals import Wals
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
     AlreadyExists,
@@ -66,6 +68,8 @@ class Report:
     copy_taken_ms: int = 0
     bookies: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    """Write-ahead logs on object storage."""
     topics: int = 0
     segments: int = 0
     messages: int = 0
@@ -90,11 +94,6 @@ async def look_for_copy(objects: ObjectStore | None, cluster: str, report: Repor
     report.doubtful += damaged
     found = facts.take_apart(copy)
     report.copy_taken_ms = found.taken_ms
-    if found.wals:
-        raise ConfigurationError(
-            f"the cluster of the copy in {objects.url} has write-ahead logs on object storage, whose records this "
-            "command does not rebuild: restore a copy of ZooKeeper's directory instead"
-        )
     return found
 
 
@@ -121,7 +120,8 @@ async def begin(store: MetadataStore, url: str, cluster: str, now_ms: int) -> Cl
         if not cluster:
             raise ConfigurationError(
                 "nothing here tells which cluster it was: name it with --cluster, by the word `cluster` in a bookie's "
-                "identity.json, or name the --archive that has a copy of its metadata"
+                "identity.json (any UUID, where there are no bookies), or name the --archive that has a copy of its "
+                "metadata"
             )
         record = ClusterRecord(uuid=cluster, created_ms=now_ms, rescue_begun_ms=now_ms)
         await store.create(paths.CLUSTER, encode(record))
@@ -140,6 +140,7 @@ class Rescue:
         ledgers: Ledgers,
         clock: Clock,
         show: Show,
+        wals: Wals | None = None,
         *,
         accept_loss: bool = False,
         is_dry: bool = False,
@@ -149,6 +150,7 @@ class Rescue:
         self._ledgers = ledgers
         self._clock = clock
         self._show = show
+        self._wals = wals
         self._accept_loss = accept_loss
         self._is_dry = is_dry
         self._failed: dict[int, str] = {}
@@ -159,13 +161,16 @@ class Rescue:
         if objects is not None:
             archived, unreadable = await facts.ask_archive(objects, copy.topics, self._show)
         bookies = await facts.ask_bookies(self._directory, self._show)
+        logs = await self._ask_logs(copy, report)
         known = [BookieId(each.uuid, each.incarnation) for each in copy.bookies]
-        plan = plan_ledgers(bookies, copy.ledgers, known)
+        plan = plan_ledgers([*bookies, *logs], copy.ledgers, known)
         report.bookies = sorted(str(each.bookie) for each in bookies)
         report.missing = sorted(map(str, plan.missing.values()))
-        report.doubtful += [*chain.from_iterable(each.unreadable for each in bookies)]
+        report.logs = sorted(each.bookie.uuid for each in logs)
+        report.doubtful += [*chain.from_iterable(each.unreadable for each in (*bookies, *logs))]
         report.lost += _unseen(plan) + unreadable
-        if report.lost and plan.blind and not (self._accept_loss or self._is_dry):
+        is_blind = plan.blind or not all(each.is_whole for each in logs)
+        if report.lost and is_blind and not (self._accept_loss or self._is_dry):
             return  # a ledger recovered by an older ensemble than its last one may end too early
         records = await self._close_all(plan)
         report.recovered = len(plan.open)
@@ -175,10 +180,22 @@ class Rescue:
         self._sum_up(report, rebuilt, bundles)
         if self._is_dry or (report.lost and not self._accept_loss):
             return
+        if self._wals is not None:
+            await self._wals.bury(logs, plan.deleted)
         await self._write(copy, rebuilt, bundles, plan, archived)
         report.is_done = True
 
     # -- ledgers ---------------------------------------------------------------------------------------
+    async def _ask_logs(self, copy: CopyFacts, report: Report) -> list[BookieFacts]:
+        """Those on object storage, which are closed then: that ends none of their ledgers too early."""
+        if self._wals is None:
+            return []
+        ended = {each for each, told in copy.ledgers.items() if told.record.state is LedgerState.CLOSED}
+        found = await self._wals.ask(copy.wals, ended)
+        report.lost += self._wals.lost
+        report.doubtful += self._wals.doubtful
+        return found
+
     async def _close_all(self, plan: LedgerPlan) -> dict[int, LedgerRecord]:
         """Write the records of all ledgers, and close them; those that cannot be closed are left out."""
 
@@ -373,13 +390,10 @@ def _unseen(plan: LedgerPlan) -> list[str]:
             "start them"
         )
     if plan.nameless:
-        shown = ", ".join(map(str, plan.nameless[:20])) + (" …" if len(plan.nameless) > 20 else "")
+        told = [f"{each} ({where})" if where else str(each) for each, where in plan.nameless.items()]
+        shown = ", ".join(told[:20]) + (" …" if len(told) > 20 else "")
         found.append(
-            f"{len(plan.nameless)} ledgers on the bookies have no label, and no copy of the metadata knows them: "
-            f"{shown}"
-        )
-    if plan.on_objects:
-        found.append(
-            f"{len(plan.on_objects)} ledgers are in write-ahead logs on object storage: they are not rebuilt"
+            f"{len(told)} ledgers have no label, and no copy of the metadata knows them, so that nobody can tell whose "
+            f"they are: {shown}"
         )
     return found

@@ -11,7 +11,7 @@ the message indexes, which must go on from segment to segment.
 | both | a sealed segment that is archived and not released yet |
 | an end beyond the beginning of the next one | cut: what lies behind was never acknowledged there (`overlaps`) |
 | an end before the beginning of the next one | a gap: messages are missing, and told |
-| nothing but a name in the copy | trimmed where it has a tombstone or was in the archive alone; else lost, and told |
+| nothing but a name in the copy | trimmed where it has a tombstone, was in the archive alone or vanished; else lost |
 | another generation than its topic's newest | what the deletion of a former topic of that name left; passed over |
 """
 
@@ -208,6 +208,12 @@ class _Topic:
     def _tell_gone(self, ledger_id: int, known: SegmentRecord | None, plan: TopicPlan) -> None:
         if ledger_id in self._ledgers.deleted or known is None or not known.is_sealed:
             return  # what cannot be read though its label is here was told of as a ledger
+        if ledger_id in self._ledgers.vanished:
+            plan.doubtful.append(
+                f"segment {ledger_id} of {self._name} with {known.messages} messages is in no write-ahead log any "
+                "more: it was deleted, or it is lost"
+            )
+            return
         if known.on_bookies or known.archive is None:
             plan.lost.append(f"segment {ledger_id} of {self._name} with {known.messages} messages")
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 HELD_TO_TIMES = ("tests/cluster/", "tests/zookeeper/")
-NO_SECOND_TRY = ("test_chaos.py",)
+NO_SECOND_TRY = ("test_chaos.py", "test_rescue_wal.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from quire.wal.run_index import RunIndex
 from quire.wal.run_reader import RunReader, read_data_object
 from quire.wal.set_objects import SetObjects
 from quire.wal.view import LOOKS_MAX, View
+from quire.wire.ledger_ids import is_label
 
 GRACE_MS: Final = 3_600_000
 """An object that is younger may be about to be named."""
@@ -93,7 +94,7 @@ async def _read(context: WalContext, view: View, found: Verified) -> dict[str, s
     """Read what the view has, and count it; what is wrong with which object."""
     damage = {}
     found.sets = found.data_objects = found.bytes = 0
-    found.ledgers = sum(1 for _ in view.index.ledgers())
+    found.ledgers = sum(not is_label(each) for each in view.index.ledgers())
     reader, objects = RunReader(context.objects, view.index, context.cache), context.objects
     for name in list(view.index):
         seq = wal_object.seq_of(name)

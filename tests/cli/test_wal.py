@@ -6,11 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pulsar
 import pytest
 
-from tests.cli.running import Server, standalone
+from tests.cli.running import Server, quire, standalone
 from tests.moto_store import moto_store
 
 
@@ -74,6 +75,28 @@ def test_what_was_acknowledged_is_there_after_a_death_and_after_a_stop(
         publish(server, 203)
         assert acknowledge(server, 2) == [203, 204]
         assert not (tmp_path / "data" / "entries").exists(), "there is no bookie"
+
+
+def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) -> None:
+    wal = f"file://{tmp_path}/bucket"
+    with standalone(tmp_path, "--wal", wal) as server:
+        publish(server, *range(199))
+        assert acknowledge(server, 100) == list(range(100))
+        publish(server, 200)  # in the same upload as the acknowledgement, or a later one
+        server.process.kill()
+        server.process.wait()
+    for file in (tmp_path / "data").glob("metadata.db*"):
+        file.unlink()
+    words = ("rescue", "metadata", "--metadata", f"sqlite://{tmp_path}/data/metadata.db", "--wal", wal)
+    ran = quire(*words)
+    assert ran.code == 2 and "name it with --cluster" in ran.err
+    ran = quire(*words, "--cluster", str(UUID(int=7)))
+    assert ran.code == 0 and "done: start brokers" in ran.out, ran.out + ran.err
+    with standalone(tmp_path, "--wal", wal) as server:
+        assert read_all(server) == list(range(202))
+        assert acknowledge(server, 102) == list(range(100, 202))
+        publish(server, 202)
+        assert acknowledge(server, 2) == [202, 203]
 
 
 def test_a_store_that_cannot_hold_it_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain
 from pathlib import Path
 
 import pulsar
 import pytest
 
+from quire.cli.processes import Child
 from quire.metadata.open import open_store
 from quire.objects.open import open_store as open_archive
+from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.testing.zookeeper_server import free_port
 from quire.tiering import metadata_copy
 from tests.cli.running import Ran, quire
+from tests.cluster.s3 import S3
 from tests.cluster.versions import MixedCluster, mixed_cluster
 
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
@@ -24,12 +29,31 @@ ARCHIVED, LATE, PARTED = (f"persistent://public/default/{name}" for name in ("ar
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[MixedCluster]:
-    async with mixed_cluster(tmp_path / "cluster") as made:
-        made.broker_flags = {"archive-lag-ms": "1s"}
+async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[MixedCluster]:
+    """With bookies, and an archive that is a directory or `s3`."""
+    async with AsyncExitStack() as parts:
+        made = await parts.enter_async_context(mixed_cluster(tmp_path / "cluster"))
+        kind = getattr(request, "param", "file")
+        url = await parts.enter_async_context(bucket(kind, tmp_path))
+        made.broker_flags = {"archive-lag-ms": "1s", "archive": url}
         for name in (*BOOKIES, *SERVING):
             await made.run(name, None)
         yield made
+
+
+@asynccontextmanager
+async def bucket(kind: str, folder: Path) -> AsyncIterator[str]:
+    """URL of an object store: a directory, or a server of its own, which no `lose_zookeeper` ends."""
+    if kind == "file":
+        yield f"file://{folder}/bucket"
+        return
+    store = S3(folder / "s3", free_port())
+    server = Child("store", "store", store.command(), folder / "s3.log", store.answers)
+    await server.start()
+    try:
+        yield store.url(f"127.0.0.1:{store.port}")
+    finally:
+        await server.stop()
 
 
 def client_of(cluster: MixedCluster) -> pulsar.Client:
@@ -83,16 +107,26 @@ async def archive(cluster: MixedCluster, topic: str) -> None:
             await asyncio.sleep(0.2)
 
 
-async def copy_metadata(cluster: MixedCluster) -> None:
-    """As the coordinator does every ten minutes."""
+async def copy_metadata(cluster: MixedCluster) -> str:
+    """As the coordinator does every ten minutes; the copy's name."""
     store, objects = await open_store(f"{cluster.zookeeper.url}/quire"), open_archive(archive_url(cluster))
-    await metadata_copy.put(objects, await metadata_copy.take(store, 1_700_000_000_000))
+    name = await metadata_copy.put(objects, await metadata_copy.take(store, SystemClock().now_ms()))
     await objects.close()
     await store.close()
+    return name
+
+
+async def forget_later(cluster: MixedCluster, copy: str) -> None:
+    """Delete the copies that a coordinator took after this one."""
+    objects = open_archive(archive_url(cluster))
+    for info in await objects.list(metadata_copy.PREFIX):
+        if info.name > copy:
+            await objects.delete(info.name)
+    await objects.close()
 
 
 def archive_url(cluster: MixedCluster) -> str:
-    return f"file://{cluster.data / 'archive'}"
+    return cluster.broker_flags["archive"]
 
 
 async def fill(cluster: MixedCluster) -> None:
@@ -128,14 +162,16 @@ async def rescue(cluster: MixedCluster, *words: str) -> Ran:
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("cluster", ["file", "s3"], indirect=True)
 async def test_all_that_was_acknowledged_is_read_again(cluster: MixedCluster) -> None:
     await fill(cluster)
-    await copy_metadata(cluster)
+    copy = await copy_metadata(cluster)
     await asyncio.to_thread(publish, cluster, LATE, range(50))  # a topic that the copy does not know
     await asyncio.to_thread(publish, cluster, ARCHIVED, range(100, 120))
     assert await asyncio.to_thread(acknowledge, cluster, ARCHIVED, 5) == list(range(10, 15))
     parts = [await asyncio.to_thread(read, cluster, f"{PARTED}-partition-{at}") for at in range(3)]
     await lose_zookeeper(cluster)
+    await forget_later(cluster, copy)
 
     ran = await rescue(cluster, "--dry-run")
     assert ran.code == 0 and "nothing was begun yet" in ran.err
@@ -173,7 +209,7 @@ async def test_without_a_copy_and_with_a_bookie_missing(cluster: MixedCluster) -
     await fill(cluster)
     await asyncio.to_thread(publish, cluster, LATE, range(50))
     await lose_zookeeper(cluster)
-    shutil.rmtree(cluster.data / "archive" / "metadata", ignore_errors=True)
+    shutil.rmtree(Path(archive_url(cluster).removeprefix("file://")) / "metadata", ignore_errors=True)
 
     ran = await rescue(cluster)
     assert ran.code == 2 and "name it with --cluster" in ran.err

@@ -107,7 +107,38 @@ def test_as_many_missing_as_the_ack_quorum_make_it_blind() -> None:
 
 
 def test_what_nobody_names_is_said() -> None:
-    assert plan_ledgers([bookie(0, more={8, 9}, deleted={9})], {}, ()).nameless == [8]
+    assert plan_ledgers([bookie(0, more={8, 9}, deleted={9})], {}, ()).nameless == {8: ""}
+
+
+def on_log(name: str, *, state: LedgerState = LedgerState.OPEN) -> LedgerRecord:
+    fragment = Fragment(first_entry=0, bookies=(f"wal-{name}:1",))
+    return LedgerRecord(
+        ledger_id=5, state=state, write_quorum=1, ack_quorum=1, fragments=(fragment,), last_entry=9
+    )
+
+
+def log(name: str, first: int, last: int, *, is_whole: bool = True) -> BookieFacts:
+    spans = {5: (first, last)} if last >= 0 else {}
+    return BookieFacts(BookieId(f"wal-{name}", 1), set(spans), spans=spans, is_whole=is_whole)
+
+
+def test_a_log_that_has_later_blocks_is_the_next_fragment() -> None:
+    copied = {5: Told(on_log("a"), 0)}
+    moved = plan_ledgers([log("b", 7, 9), log("a", 0, 8)], copied, ()).ledgers[5].record
+    assert [(each.first_entry, *each.bookies) for each in moved.fragments] == [(0, "wal-a:1"), (7, "wal-b:1")]
+    empty = plan_ledgers([log("b", 0, 9)], copied, ()).ledgers[5].record
+    assert [each.bookies for each in empty.fragments] == [("wal-b:1",)] and empty.former == ("wal-a:1",)
+
+
+def test_a_ledger_has_vanished_when_all_its_logs_are_whole_and_none_has_it() -> None:
+    copied = {5: Told(on_log("a", state=LedgerState.CLOSED), 0)}
+    for logs in ([log("a", 0, -1)], [log("b", 0, -1)], []):
+        plan = plan_ledgers(logs, copied, ())
+        assert plan.vanished == {5} and not plan.ledgers and not plan.blind and not plan.missing
+    for there in (log("a", 0, 9), log("a", 0, -1, is_whole=False)):
+        plan = plan_ledgers([there], copied, ())
+        assert set(plan.ledgers) == {5} and not plan.vanished
+    assert plan_ledgers([log("a", 0, 9)], {}, ()).nameless == {5: "entries 0 to 9 in wal-a"}
 
 
 # -- topics ------------------------------------------------------------------------------------------------
@@ -149,6 +180,8 @@ def test_what_the_copy_names_and_nobody_has_is_trimmed_or_lost() -> None:
     gone = {TOPIC: Copied(TopicRecord(name=TOPIC, generation=7), [segment(5, 0, 30, "segments/5")])}
     doubtful = topics(plan_of(ledger(9)), {9: end(30, 10)}, gone)
     assert "is not in the archive" in doubtful.doubtful[0] and not doubtful.lost
+    vanished = topics(LedgerPlan({9: Told(ledger(9), 0)}, vanished={5}), {9: end(30, 10)}, known)
+    assert "is in no write-ahead log any more" in vanished.doubtful[0] and not vanished.lost
 
 
 def test_a_former_topic_of_the_same_name_does_not_come_back() -> None:

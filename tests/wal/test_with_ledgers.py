@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from quire.ledger import states
+from quire.ledger import labels, states
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.leaving import Leaving
 from quire.ledger.ledgers import Ledgers, LedgerWriter
@@ -25,7 +25,8 @@ from quire.wal import tombstones
 from quire.wal.directory import WalDirectory
 from quire.wal.own_record import OwnRecord
 from quire.wire import block
-from quire.wire.bookie import BookieId
+from quire.wire.bookie import BookieId, ReadRequest
+from quire.wire.ledger_ids import label_id
 from tests.wal.context import wal_context
 from tests.wal.node import eventually
 
@@ -35,6 +36,7 @@ class Broker:
 
     def __init__(self, name: str, store: MemoryObjectStore, metadata: MemoryStore) -> None:
         self.metadata = metadata
+        self.objects = store
         self.wals = WalDirectory(wal_context(store, metadata, broker=name), LocalDirectory())
         self.ledgers = Ledgers(metadata, self.wals, SystemClock(), Random(1), QUICK)
 
@@ -103,6 +105,42 @@ async def test_a_writer_goes_on_in_the_next_wal(brokers: tuple[Broker, Broker]) 
     assert len((await first.ledgers.info(writer.ledger_id)).fragments) == 2
     for broker in brokers:
         assert await everything(await broker.ledgers.open(writer.ledger_id)) == list(range(20))
+
+
+async def test_each_log_has_the_label_before_the_ledgers_first_block_there(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    first, second = brokers
+    logs = [first.wals.own_wal()]
+    writer, listener = await written(first)
+    await first.is_closed_by_somebody()
+    write(writer, blocks=10)
+    await listener.until(19)
+    logs.append(first.wals.own_wal())
+    record = await first.ledgers.info(writer.ledger_id)
+    for log, fragments in zip(logs, (record.fragments[:1], record.fragments), strict=True):
+        assert log is not None
+        label = ReadRequest(log, label_id(writer.ledger_id), len(fragments) - 1, 1)
+        (found,) = (await second.wals.port(log).ask(label)).blocks
+        told, version = labels.read(found)
+        assert (told.fragments, told.purpose, version) == (fragments, "test", len(fragments) - 1)
+
+
+async def test_a_deletion_lets_the_label_go_with_the_ledger(brokers: tuple[Broker, Broker]) -> None:
+    first, _ = brokers
+    writer, _ = await written(first)
+    own = first.wals.own_wal()
+    assert own is not None
+    await writer.close()
+    await first.wals.flush()
+
+    def sets() -> list[str]:
+        return [name for name in first.objects.faults.objects if "/set-" in name]
+
+    assert len(sets()) == 1
+    await first.ledgers.delete(writer.ledger_id)
+    await first.wals.port(own).tidy()  # type: ignore[attr-defined]
+    await eventually(lambda: not sets())
 
 
 async def test_another_takes_over_what_was_acknowledged_and_the_former_writer_is_fenced(
