@@ -134,17 +134,19 @@ class Replica:
 
 
 class Ensemble:
-    """The replicas of the fragment that is written to. `counted` are the bits of all, `awaited` those of the live."""
+    """The replicas of the fragment that is written to. `counted` are the bits of all, `awaited` those of the live.
 
-    __slots__ = ("_next_bit", "awaited", "counted", "replicas")
+    `lags` when some of the live owe answers to confirmed blocks (`Lagging`).
+    """
+
+    __slots__ = ("_next_bit", "awaited", "counted", "lags", "live", "replicas")
 
     def __init__(self) -> None:
         self.replicas: list[Replica] = []
+        self.live: list[Replica] = []
         self.counted = self.awaited = 0
+        self.lags = False
         self._next_bit = 1
-
-    def live(self) -> list[Replica]:
-        return [replica for replica in self.replicas if replica.is_live]
 
     def failed(self) -> list[Replica]:
         return [replica for replica in self.replicas if not replica.is_live]
@@ -157,16 +159,21 @@ class Ensemble:
             self._next_bit <<= 1
         self.replicas = kept + fresh
         self.counted = sum(replica.bit for replica in self.replicas)
-        self._count_awaited()
+        self._look_who_lives()
         return fresh
 
     def lose(self, replica: Replica) -> None:
         """Its answers are not awaited any more."""
         replica.is_live = False
-        self._count_awaited()
+        self._look_who_lives()
 
-    def _count_awaited(self) -> None:
-        self.awaited = sum(replica.bit for replica in self.live())
+    def leave(self) -> None:
+        """Nobody is in it any more."""
+        self.replicas = self.live = []
+
+    def _look_who_lives(self) -> None:
+        self.live = [replica for replica in self.replicas if replica.is_live]
+        self.awaited = sum(replica.bit for replica in self.live)
 
 
 class Lagging:
@@ -258,15 +265,11 @@ class WriterCore:
 
     __slots__ = (
         "__weakref__",
-        "_awaited",
         "_change",
         "_change_armed",
         "_changes_max",
-        "_counted",
         "_ensemble",
         "_lagging",
-        "_lags",
-        "_live",
         "_owner",
         "_send",
         "_unconfirmed",
@@ -307,10 +310,7 @@ class WriterCore:
         self._change: _Change | None = None
         self._change_armed = False
         self._ensemble = Ensemble()
-        self._lags = False
-        """There are `_lagging` blocks."""
         self._ensemble.enter(self, [], states.ensemble(fragments[-1]))
-        self._look_at_ensemble()
 
     def before_first(self, begun: Callable[[], None]) -> None:
         """Call `begun` when the first block is about to be sent; no later one pays for it."""
@@ -333,7 +333,7 @@ class WriterCore:
         return self._unconfirmed[-1].last_entry if self._unconfirmed else self.last_confirmed
 
     def live_bookies(self) -> list[BookieId]:
-        return [replica.bookie for replica in self._ensemble.live()]
+        return [replica.bookie for replica in self._ensemble.live]
 
     def failed_bookies(self) -> list[BookieId]:
         return [replica.bookie for replica in self._ensemble.failed()]
@@ -352,7 +352,7 @@ class WriterCore:
         assert pending.last_entry > (queue[-1].last_entry if queue else self.last_confirmed)
         queue.append(pending)
         self.bytes_added += len(pending.block)
-        for replica in self._live:
+        for replica in self._ensemble.live:
             send(pending, replica)
 
     def answered(self, pending: Pending, replica: Replica, status: Status) -> None:
@@ -364,11 +364,13 @@ class WriterCore:
 
     def advance(self) -> None:
         """Confirm what may be confirmed: once per response, after all its answers."""
-        if self._lags:
+        ensemble = self._ensemble
+        if ensemble.lags:
             self._release()
         if self.state is not STEADY:
             return
-        queue, quorum, counted, awaited = self._unconfirmed, self.ack_quorum, self._counted, self._awaited
+        queue, quorum = self._unconfirmed, self.ack_quorum
+        counted, awaited = ensemble.counted, ensemble.awaited
         confirmed = lagging_bytes = 0
         for pending in queue:
             if (pending.acks & counted).bit_count() < quorum:
@@ -376,7 +378,7 @@ class WriterCore:
             confirmed += 1
             if pending.acks & awaited != awaited:
                 self._lagging.blocks.append(pending)
-                self._lags = True
+                ensemble.lags = True
                 lagging_bytes += len(pending.block)
         if confirmed:
             last_entry = queue[confirmed - 1].last_entry
@@ -396,7 +398,7 @@ class WriterCore:
         self._change_armed = False
         if self.state is not State.STEADY or not (self._ensemble.failed() or replacements):
             return None
-        kept = self._ensemble.live()
+        kept = self._ensemble.live
         bookies = [replica.bookie for replica in kept] + list(replacements)
         if len(bookies) < self.ack_quorum:
             return self.fail(
@@ -449,12 +451,11 @@ class WriterCore:
         It lets go of its bookies, which may outlive it.
         """
         self.state = TRANSITIONS.next(self.state, Event.ENDED)
-        self._ensemble.replicas = []
-        self._look_at_ensemble()
+        self._ensemble.leave()
         self._change = None
         self._unconfirmed.clear()
         self._lagging.release(0)
-        self._lags = False
+        self._ensemble.lags = False
 
     # -- inside ----------------------------------------------------------------------------------------
     @property
@@ -467,27 +468,21 @@ class WriterCore:
     def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
         """See `Ensemble.enter`. What is confirmed already is not sent to those that are new."""
         fresh = self._ensemble.enter(self, kept, added)
-        self._look_at_ensemble()
         never_sent = sum(replica.bit for replica in fresh)
         for pending in self._lagging.blocks:
             pending.acks |= never_sent
         self._release()
         return fresh
 
-    def _look_at_ensemble(self) -> None:
-        """It has changed. What each block needs of it is kept here: the replicas to send to, and two masks."""
-        ensemble = self._ensemble
-        self._live, self._counted, self._awaited = ensemble.live(), ensemble.counted, ensemble.awaited
-
     def _release(self) -> None:
-        self._lagging.release(self._awaited)
-        self._lags = bool(self._lagging.blocks)
+        self._lagging.release(self._ensemble.awaited)
+        self._ensemble.lags = bool(self._lagging.blocks)
 
     def _leave_behind(self) -> None:
         """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""
         if not self._lagging.blocks:
             return
-        acks, live = self._lagging.blocks[0].acks, self._ensemble.live()
+        acks, live = self._lagging.blocks[0].acks, self._ensemble.live
         slow = [replica for replica in live if not acks & replica.bit]
         if len(live) - len(slow) >= self.ack_quorum:
             for replica in slow:
@@ -510,7 +505,6 @@ class WriterCore:
         if not replica.is_live:
             return
         self._ensemble.lose(replica)
-        self._look_at_ensemble()
         self._release()
         self._arm()
 

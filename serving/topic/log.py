@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
-from weakref import ref
 
 from msgspec.structs import replace
 
@@ -33,7 +32,7 @@ from quire.serving.topic.compaction.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.lifecycle.trimming import Trimming
 from quire.serving.topic.meta_store import MetaStore
-from quire.serving.topic.publish import InFlightBlock, Listener, Publisher
+from quire.serving.topic.publish import InFlightBlock, Listener, Publisher, Reports
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.services import Services
 from quire.serving.topic.writing import Writing
@@ -68,9 +67,13 @@ class LedgerLog:
         self.publisher = publisher = Publisher(
             services.turn,
             services.shares.of(TopicName.parse(name).tenant),
-            services.settings.segment_bytes_max,
-            is_heard=is_deduplicating or services.tracing is not None,
+            Reports(
+                services.turn,
+                services.settings.segment_bytes_max,
+                is_heard=is_deduplicating or services.tracing is not None,
+            ),
         )
+        self._segment_bytes_max = services.settings.segment_bytes_max
         self.writing = Writing(name, services, meta_store, publisher, applied)
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
         self.tail = services.tail_cache.tail()
@@ -85,7 +88,7 @@ class LedgerLog:
 
     def listen(self, listener: Listener, lost: Callable[[], None]) -> None:
         """Say who is told of blocks that are durable, and what is called when the topic is lost."""
-        self.publisher.listener = ref(listener)
+        self.publisher.reports.listen(listener)
         self.meta_store.on_lost = self.writing.on_lost = lost
 
     # -- life ------------------------------------------------------------------------------------------
@@ -143,7 +146,7 @@ class LedgerLog:
         if at_hand:
             for flight in flights:
                 self.tail.put(flight.first, flight.last_entry, flight.block)
-        if active.bytes >= self.publisher.segment_bytes_max:
+        if active.bytes >= self._segment_bytes_max:
             self.writing.roll()
         if self.dedup is not None:
             self.dedup.written(sum(flight.entry_count for flight in flights))

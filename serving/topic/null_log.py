@@ -16,7 +16,7 @@ Access modes are as everywhere, but the topic epoch lasts only as long as the to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import ref
 
@@ -26,7 +26,6 @@ from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import Clock
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.model.ports import EARLIEST, Done, Position, SegmentView
-from quire.serving.model.rates import Received
 from quire.serving.model.tracing import Tracing
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
@@ -46,13 +45,11 @@ class NullPublisher:
     """What `Publisher` is to a log with ledgers. It answers at once, so it is never full and has nothing pending."""
 
     is_full: Final = False
-    received: Received
-    """What the topic took in: counted here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.listener: Callable[[], Listener | None] = lambda: None
-        self.readers: Sized = ()
+        self.topic: Callable[[], Listener | None] = lambda: None
+        """A weak reference."""
         self.next: Position = Position(clock.now_ms(), 0)
         self.next_index = 0
 
@@ -78,9 +75,9 @@ class NullPublisher:
         byte_count = sum(map(len, entries))
         flight = InFlightBlock(first, first_index, now_ms, block, [], count, messages, byte_count)
         flight.came_s = came_s
-        self.received.count(messages, byte_count, 0.0)
-        if (listener := self.listener()) is not None:
-            listener.confirmed([flight])
+        if (topic := self.topic()) is not None:
+            topic.received.count(messages, byte_count, 0.0)
+            topic.confirmed([flight])
 
     def when_answered(self, done: Done) -> None:
         """Everything is answered at once."""
@@ -114,7 +111,7 @@ class NullLog:
 
     def listen(self, listener: Listener, lost: Callable[[], None]) -> None:
         """It cannot be lost: no other broker can have it."""
-        self.publisher.listener = ref(listener)
+        self.publisher.topic = ref(listener)
 
     # -- life: there is nothing to read, to write or to delete ---------------------------------------------
 

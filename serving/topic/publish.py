@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Sequence, Sized
 from itertools import islice
 from typing import Final, Protocol
+from weakref import ref
 
 from quire.ledger.writer import LedgerWriter
 from quire.ledger.writer_core import Pending
@@ -172,14 +173,19 @@ class InFlightBlock(Pending):
 
 
 class Listener(Protocol):
-    """Who is told what became of what was published. Publishers know it weakly, for it has them."""
+    """A topic, as who publishes for it sees it. It is known weakly, for it has the publisher."""
+
+    received: Received
+    """What it took in: counted by who publishes."""
+
+    @property
+    def readers(self) -> Sized:
+        """Its subscriptions, as they are at any moment."""
+        ...
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
         """Blocks are durable, all that were confirmed in this turn and in order; they are counted, and their receipts
         written.
-
-        A `Publisher` says so only where somebody reads, or something is to be done about it: with thousands of topics
-        it is what a block touches in memory that costs.
         """
         ...
 
@@ -227,11 +233,66 @@ class Turn:
                 _log.exception("a topic could not cut its blocks; the others go on")
 
 
+class Reports:
+    """Where it is said that blocks are durable: they are counted, and the topic hears of them where it has to.
+
+    Of a topic that nobody reads, no more is touched than its counters: with thousands of topics it is what a block
+    touches in memory that costs.
+    """
+
+    __slots__ = ("_is_heard", "_readers", "_received", "_segment_bytes_max", "_topic", "_turn")
+
+    def __init__(self, turn: Turn, segment_bytes_max: int, *, is_heard: bool) -> None:
+        self._turn = turn
+        self._segment_bytes_max = segment_bytes_max
+        self._is_heard = is_heard
+        """The topic hears of every block, and not only of what is read, is slow, or fills a segment."""
+
+    def listen(self, topic: Listener) -> None:
+        self._topic, self._received, self._readers = ref(topic), topic.received, topic.readers
+
+    def confirmed(self, flights: Sequence[InFlightBlock], active: Active) -> None:
+        """These of the `active` segment are durable, in order."""
+        turn, received = self._turn, self._received
+        first, last = flights[0], flights[-1]
+        assert active.ledger_id == first.ledger_id
+        now_s = turn.time_s
+        if now_s < 0:
+            now_s = turn.now_s()
+        if active.last_entry < 0:
+            active.first_clock_ms = first.clock_ms
+        active.last_entry = last.last_entry
+        active.last_clock_ms = last.clock_ms
+        active.messages = last.first_index + last.message_count - active.first_index
+        for flight in flights:
+            active.bytes += len(flight.block)
+            received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
+        if (
+            self._readers
+            or self._is_heard
+            or active.bytes >= self._segment_bytes_max
+            or first.came_s < turn.slow_before_s
+        ) and (topic := self._topic()) is not None:
+            topic.confirmed(flights)
+
+
+class _Ledger:
+    """What a publisher writes to."""
+
+    __slots__ = ("active", "ids", "ledger_id", "write")
+
+    def __init__(self, writer: LedgerWriter, active: Active) -> None:
+        self.ledger_id = writer.ledger_id
+        self.write: Callable[[InFlightBlock], None] = writer.write
+        self.ids = ledger_field(writer.ledger_id)
+        """How its message ids begin in receipts."""
+        self.active = active
+
+
 class Publisher:
     """One topic's way from runs to receipts. Without a writer it only gathers."""
 
     __slots__ = (
-        "_active",
         "_armed",
         "_clock_ms",
         "_confirmed_entry",
@@ -239,40 +300,22 @@ class Publisher:
         "_flights",
         "_flights_max",
         "_flushes",
-        "_ledger_field",
-        "_ledger_id",
+        "_ledger",
         "_next_entry",
         "_turn",
         "_waiting",
-        "_write",
         "held_bytes",
-        "is_heard",
-        "listener",
         "next_index",
-        "readers",
-        "received",
-        "segment_bytes_max",
+        "reports",
         "share",
     )
 
-    received: Received
-    """What the topic took in: counted here."""
-    readers: Sized
-    """The topic's subscriptions."""
-
-    def __init__(self, turn: Turn, share: TenantShare, segment_bytes_max: int, *, is_heard: bool) -> None:
+    def __init__(self, turn: Turn, share: TenantShare, reports: Reports) -> None:
         self._turn = turn
         self.share = share
-        self.segment_bytes_max = segment_bytes_max
-        self.is_heard = is_heard
-        """The listener hears of every block, and not only of what is read, is slow, or fills a segment."""
-        self.listener: Callable[[], Listener | None] = lambda: None
-        """A weak reference."""
-        self._active: Active | None = None
+        self.reports = reports
+        self._ledger: _Ledger | None = None
         """What is written to; the last one while there is none."""
-        self._ledger_id = -1
-        self._write: Callable[[InFlightBlock], None] | None = None
-        """The writer's; None without one."""
         self._waiting: list[PublishRun] = []
         self._flights: list[InFlightBlock] = []
         """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
@@ -280,7 +323,6 @@ class Publisher:
         """How many may be on their way, full ones included; none without a writer."""
         self._armed = False
         """It cuts at the end of this turn."""
-        self._ledger_field = b""
         self._next_entry = 0
         self._confirmed_entry = -1
         self._clock_ms = 0
@@ -307,9 +349,7 @@ class Publisher:
     def attach(self, writer: LedgerWriter, active: Active, clock_ms: int) -> None:
         """Write to a new, empty ledger, which is the `active` segment; no block has an earlier clock."""
         assert not self._flights
-        self._ledger_id, self._write = writer.ledger_id, writer.write
-        self._ledger_field = ledger_field(writer.ledger_id)
-        self._active = active
+        self._ledger = _Ledger(writer, active)
         self._flights_max = BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
         self._next_entry = 0
         self._confirmed_entry = -1
@@ -320,7 +360,6 @@ class Publisher:
 
     def detach(self) -> None:
         """Cut no more blocks until `attach`."""
-        self._write = None
         self._flights_max = 0
 
     def publish(self, producer: ProducerPort, run: PublishRun) -> None:
@@ -383,17 +422,17 @@ class Publisher:
     def cut(self, now_ms: int) -> None:
         """Cut what waits, as far as blocks may be in flight."""
         self._armed = False
-        write, flights = self._write, self._flights
-        if write is None:
+        ledger, flights = self._ledger, self._flights
+        if ledger is None or not self._flights_max:
             return
         if now_ms > self._clock_ms:
             self._clock_ms = now_ms
         while self._waiting and (
             len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX or self._is_full_block_next()
         ):
-            flight = self._cut_one()
+            flight = self._cut_one(ledger)
             flights.append(flight)
-            write(flight)
+            ledger.write(flight)
 
     def _is_full_block_next(self) -> bool:
         """Whether a block more than usual may be cut: a full one, to where blocks are long on their way."""
@@ -402,8 +441,8 @@ class Publisher:
             or sum(len(part.heads) for part in self._waiting) >= BLOCK_ENTRIES_MAX
         )
 
-    def _cut_one(self) -> InFlightBlock:
-        waiting, ledger_id = self._waiting, self._ledger_id
+    def _cut_one(self, ledger: _Ledger) -> InFlightBlock:
+        waiting, ledger_id = self._waiting, ledger.ledger_id
         part = waiting[0]
         if len(waiting) == 1 and part.entry_bytes <= BLOCK_BYTES_MAX and len(part.heads) <= BLOCK_ENTRIES_MAX:
             self._waiting = []
@@ -420,7 +459,7 @@ class Publisher:
         self._next_entry = first_entry + entry_count
         self.next_index = first_index + message_count
         if entry_count == 1:
-            parts[0].receipts = receipt(self._ledger_field, first_entry, parts[0].heads[0])
+            parts[0].receipts = receipt(ledger.ids, first_entry, parts[0].heads[0])
         else:
             _build_receipts(parts, ledger_id, first_entry)
         return InFlightBlock(
@@ -489,35 +528,12 @@ class Publisher:
                 del flights[:answered]
                 self.held_bytes -= weight
                 self.share.give_back(weight)
-                self._count(done)
+                assert self._ledger is not None
+                self.reports.confirmed(done, self._ledger.active)
         if self._waiting and not self._armed:
             self._arm()
         if self._drained and 2 * self.held_bytes <= self.share.topic_bytes_max:
             self._tell_drained()
-
-    def _count(self, done: Sequence[InFlightBlock]) -> None:
-        """Blocks are durable: count them, and tell the listener where it has to know."""
-        active, received, turn = self._active, self.received, self._turn
-        first, last = done[0], done[-1]
-        assert active is not None and active.ledger_id == first.ledger_id
-        now_s = turn.time_s
-        if now_s < 0:
-            now_s = turn.now_s()
-        if active.last_entry < 0:
-            active.first_clock_ms = first.clock_ms
-        active.last_entry = last.last_entry
-        active.last_clock_ms = last.clock_ms
-        active.messages = last.first_index + last.message_count - active.first_index
-        for flight in done:
-            active.bytes += len(flight.block)
-            received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
-        if (
-            self.readers
-            or self.is_heard
-            or active.bytes >= self.segment_bytes_max
-            or first.came_s < turn.slow_before_s
-        ) and (listener := self.listener()) is not None:
-            listener.confirmed(done)
 
     def _tell_drained(self) -> None:
         drained, self._drained = self._drained, []

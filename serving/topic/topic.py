@@ -12,7 +12,7 @@ Its life is in `lifecycle/states`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, Final, Generic, TypeAlias, TypeGuard, TypeVar
 
 from msgspec.structs import replace
@@ -77,13 +77,12 @@ class Topic(Generic[LogT]):
         self.name = log.name
         self.applied = applied
         self.log = log
-        log.listen(self, weakly(self._lost))
         self.subscriptions = subscriptions
         self.producers = Entrance(log, services.tasks)
         self.upkeep = Upkeep(services.clock)
         self.idle = IdleUnload(services)
-        self.received = log.publisher.received = Received(totals)
-        log.publisher.readers = subscriptions.names
+        self.received = Received(totals)
+        log.listen(self, weakly(self._lost))
         self._turn = services.turn
         self.state = State.LOADING
         self.straight: Publisher | None = None
@@ -265,6 +264,10 @@ class Topic(Generic[LogT]):
         stage = producer.admission.stage
         assert stage is Stage.INSIDE, f"a producer that is {stage.value} publishes to {self.name}"
         return True
+
+    @property
+    def readers(self) -> Sized:
+        return self.subscriptions.names
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
         """As `publish.Listener`: keep the blocks, tell the subscriptions."""

@@ -22,7 +22,7 @@ from quire.runtime.limits import (
     MIB,
 )
 from quire.serving.model.rates import Received, Totals
-from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun, Turn
+from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun, Reports, Turn
 from quire.serving.topic.segments import Active
 from quire.serving.topic.tenant_shares import TenantShares
 from quire.wire import block as blocks
@@ -84,7 +84,10 @@ class Producer:
 
 
 class Sink:
+    readers = ()
+
     def __init__(self) -> None:
+        self.received = Received(Totals())
         self.flights: list[InFlightBlock] = []
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
@@ -100,11 +103,10 @@ class World:
         self.budget = ByteBudget()
         self.sink = Sink()
         self.shares = TenantShares(self.budget)
-        self.publisher = Publisher(
-            Turn(self.clock, self.calls.append), self.shares.of("public"), MIB, is_heard=True
-        )
-        self.publisher.received, self.publisher.readers = Received(Totals()), ()
-        self.publisher.listener = lambda: self.sink
+        turn = Turn(self.clock, self.calls.append)
+        self.reports = Reports(turn, MIB, is_heard=True)
+        self.reports.listen(self.sink)
+        self.publisher = Publisher(turn, self.shares.of("public"), self.reports)
         self._next = 0
 
     def attach(self, ledger_id: int, next_index: int = 0, more_full_blocks_max: int = 0) -> Writer:

@@ -43,9 +43,9 @@ def a_block_is_dispatched_before_it_is_confirmed() -> Iterator[None]:
     """Consumers are given a block when it is cut, and not when it is durable."""
     cut_one = Publisher._cut_one
 
-    def cut_and_dispatch(self: Publisher) -> Any:
-        flight = cut_one(self)
-        topic = self.listener()
+    def cut_and_dispatch(self: Publisher, ledger: Any) -> Any:
+        flight = cut_one(self, ledger)
+        topic = self.reports._topic()
         if isinstance(topic, Topic) and not topic.is_closed:
             topic.subscriptions.confirmed([(flight.block, block.peek(flight.block))])
         return flight
