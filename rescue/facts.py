@@ -125,7 +125,7 @@ async def read_label(directory: BookieDirectory, bookie: BookieId, label: int) -
 async def ask_archive(
     objects: ObjectStore, copied: dict[str, Copied], show: Show
 ) -> tuple[Archived, list[str]]:
-    """Its segments, and what cannot be read of their labels. Labels of what the copy names are not needed."""
+    """Its segments, and what is wrong with labels that are there. Labels of what the copy names are not needed."""
     listed = {info.name for info in await objects.list(PREFIX)}
     found = Archived({name for name in listed if object_of(name) == name})
     named = {
@@ -139,7 +139,7 @@ async def ask_archive(
     async def learn(name: str) -> None:
         label = segment_label.label_of(name)
         if label not in listed:
-            unreadable.append(f"object {name} has no label: whose segment it is cannot be told")
+            found.unlabelled.append(name)
             return
         try:
             found.labels.append(await segment_label.read(objects, label))
@@ -167,6 +167,8 @@ class CopyFacts:
     others: list[CopiedNode] = field(default_factory=list)
     """Tenants, policies and schemas: they come back as they are."""
     wals: dict[str, WalRecord] = field(default_factory=dict)
+    id_ranges: int = 0
+    """How many ranges of ids for ledgers had been given out."""
 
 
 def take_apart(copy: MetadataCopy | None) -> CopyFacts:
@@ -192,6 +194,7 @@ def take_apart(copy: MetadataCopy | None) -> CopyFacts:
         if log.split_into is None:
             bundle = node.path.removeprefix(f"{paths.STATE}/").split("/")
             facts.logs["/".join(map(paths.decode, bundle))] = log
+    facts.id_ranges = max((node.version for node in copy.nodes if node.path == paths.LEDGER_IDS), default=0)
     facts.bookies = [_of(BookieRecord, node) for node in _below(copy, paths.BOOKIES)]
     wals = [_of(WalRecord, node) for node in _below(copy, paths.WALS)]
     facts.wals = {wal.uuid: wal for wal in wals}

@@ -169,6 +169,7 @@ class Rescue:
         report.logs = sorted(each.bookie.uuid for each in logs)
         report.doubtful += [*chain.from_iterable(each.unreadable for each in (*bookies, *logs))]
         report.lost += _unseen(plan) + unreadable
+        tell_unlabelled(archived.unlabelled, copy, report)
         is_blind = plan.blind or not all(each.is_whole for each in logs)
         if report.lost and is_blind and not (self._accept_loss or self._is_dry):
             return  # a ledger recovered by an older ensemble than its last one may end too early
@@ -319,7 +320,7 @@ class Rescue:
         await self._write_bookies(copy, plan)
         ids = [plan.greatest_id, *(label.segment.ledger_id for label in archived.labels)]
         ids += [segment.ledger_id for topic in rebuilt.topics.values() for segment in topic.segments]
-        await self._reach_id(max(ids))
+        await self._reach_range(max(max(ids) // IDS_PER_RANGE + 1, copy.id_ranges))
         cluster = await self._store.get(paths.CLUSTER)
         whole = replace(decode(ClusterRecord, cluster.value, paths.CLUSTER), rescue_begun_ms=0)
         await self._store.put(paths.CLUSTER, encode(whole), cluster.version)
@@ -344,13 +345,12 @@ class Rescue:
             if not await _is_there(self._store, paths.bookie(uuid)):
                 await self._put(paths.bookie(uuid), record)
 
-    async def _reach_id(self, greatest: int) -> None:
-        """No new ledger gets an id that one has, or had: the node's version counts ranges of ids."""
+    async def _reach_range(self, wanted: int) -> None:
+        """No new ledger gets an id that one has, or had: the node's version counts the ranges of ids given out."""
         try:
             await self._store.create(paths.LEDGER_IDS, b"")
         except AlreadyExists:
             pass
-        wanted = greatest // IDS_PER_RANGE + 1
         while (left := wanted - (await self._store.get(paths.LEDGER_IDS)).version) > 0:
             puts = min(left, _PUTS_AT_ONCE)
             await self._store.transact([Put(paths.LEDGER_IDS, b"", ANY_VERSION)] * puts)
@@ -375,6 +375,15 @@ async def _is_there(store: MetadataStore, path: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+def tell_unlabelled(names: list[str], copy: CopyFacts, report: Report) -> None:
+    """A label is put before its segment is recorded: beside a copy that does not name it, such an object is garbage."""
+    told = [f"object {name} has no label: whose segment it is cannot be told" for name in names]
+    if copy.taken_ms:
+        report.doubtful += told
+    else:
+        report.lost += told
 
 
 def _unseen(plan: LedgerPlan) -> list[str]:

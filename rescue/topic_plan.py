@@ -13,6 +13,7 @@ the message indexes, which must go on from segment to segment.
 | an end before the beginning of the next one | a gap: messages are missing, and told |
 | nothing but a name in the copy | trimmed where it has a tombstone, was in the archive alone or vanished; else lost |
 | another generation than its topic's newest | what the deletion of a former topic of that name left; passed over |
+| archived alone, and an end beyond the beginning of the next one | the same, for such an end is exact; told |
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Archived:
 
     objects: set[str] = field(default_factory=set)
     labels: list[SegmentLabel] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)
+    """Objects without a label that the copy does not name either."""
 
 
 class Copied(NamedTuple):
@@ -142,7 +145,7 @@ class _Topic:
         """Put the topic into `plan`, unless it was deleted."""
         generation = self._generation(ids)
         known = (self._segment(each, generation, plan) for each in sorted(ids))
-        segments = [segment for segment in known if segment is not None]
+        segments = self._without_former([segment for segment in known if segment is not None], plan)
         if not segments and self._before is None:
             return
         for one, behind in pairwise(segments):
@@ -153,6 +156,24 @@ class _Topic:
         if not any(segment.messages for segment in segments):
             plan.empty.append(self._name)
         plan.topics[self._name] = Copied(self._record(generation, ids, segments), segments)
+
+    def _without_former(self, segments: list[SegmentRecord], plan: TopicPlan) -> list[SegmentRecord]:
+        """Those that are in the archive alone have no generation, but an end that is exact."""
+        kept: list[SegmentRecord] = []
+        for segment in reversed(segments):
+            if (
+                kept
+                and not segment.on_bookies
+                and segment.first_index + segment.messages > kept[-1].first_index
+            ):
+                plan.doubtful.append(
+                    f"segment {segment.ledger_id} of {self._name} in the archive, with {segment.messages} messages, is "
+                    f"passed over: segment {kept[-1].ledger_id} begins before its end, so it is of a former topic of "
+                    "that name"
+                )
+            else:
+                kept.append(segment)
+        return kept[::-1]
 
     def _generation(self, ids: Iterable[int]) -> int:
         """The newest that anything of it tells."""

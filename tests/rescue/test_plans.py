@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.metadata import paths
 from quire.metadata.records import (
     ArchivePointer,
     Fragment,
@@ -13,8 +14,12 @@ from quire.metadata.records import (
     TopicRecord,
 )
 from quire.rescue.bundle_plan import plan_bundles
+from quire.rescue.facts import CopyFacts, ask_archive, take_apart
 from quire.rescue.ledger_plan import BookieFacts, LedgerPlan, Told, plan_ledgers
+from quire.rescue.rescue import Report, tell_unlabelled
 from quire.rescue.topic_plan import Archived, Copied, End, TopicPlan, overlaps, plan_topics
+from quire.testing.objects import MemoryObjectStore
+from quire.tiering.metadata_copy import CopiedNode, MetadataCopy
 from quire.tiering.segment_label import SegmentLabel
 from quire.wire.bookie import BookieId
 
@@ -187,6 +192,29 @@ def test_what_the_copy_names_and_nobody_has_is_trimmed_or_lost() -> None:
 def test_a_former_topic_of_the_same_name_does_not_come_back() -> None:
     plan = topics(plan_of(ledger(5, generation=6), ledger(9)), {5: end(0, 30), 9: end(0, 10)})
     assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9] and not plan.lost
+
+
+def test_an_archived_segment_of_a_former_topic_of_the_same_name_does_not_come_back() -> None:
+    archived = Archived({"segments/5"}, [SegmentLabel(topic=TOPIC, segment=segment(5, 0, 30, "segments/5"))])
+    plan = topics(plan_of(ledger(9)), {9: end(0, 10)}, archived=archived)
+    assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9] and not plan.lost
+    assert "segment 5" in plan.doubtful[0] and "is of a former topic" in plan.doubtful[0]
+
+
+async def test_an_object_without_a_label_is_a_loss_only_where_no_copy_would_name_it() -> None:
+    objects = MemoryObjectStore()
+    await objects.put_whole("segments/5", [b"x"])
+    archived, unreadable = await ask_archive(objects, {}, lambda *_: None)
+    assert (archived.unlabelled, unreadable) == (["segments/5"], [])
+    for copy, lost, doubtful in ((CopyFacts(), 1, 0), (CopyFacts(taken_ms=1), 0, 1)):
+        report = Report()
+        tell_unlabelled(archived.unlabelled, copy, report)
+        assert (len(report.lost), len(report.doubtful)) == (lost, doubtful)
+
+
+def test_ids_that_were_given_out_before_the_copy_are_not_given_again() -> None:
+    nodes = (CopiedNode(paths.LEDGER_IDS, 17, b""),)
+    assert take_apart(MetadataCopy("c", 1, nodes)).id_ranges == 17 and take_apart(None).id_ranges == 0
 
 
 def test_a_copy_whose_tail_bookies_lost_is_read_from_the_archive() -> None:
