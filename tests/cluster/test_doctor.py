@@ -89,6 +89,8 @@ async def test_two_versions_and_members_that_say_nothing(patient: Cluster, tmp_p
     assert older.stdout is not None
     address = (await older.stdout.readline()).decode().split()[1].partition("://")[2]
     said = await doctor.until("several versions")
+    while not said["notLookedAt"]:  # the broker that is asked hears of it a moment later
+        said = await doctor.until("several versions")
     told = next(one["what"] for one in said["findings"] if "several" in one["what"])
     assert f"0.0.9: {address}" in told and f"{__version__}: " in told
     assert said["notLookedAt"] == [f"bookie {address}: it has no HTTP port (--http)"]

@@ -31,6 +31,7 @@ from quire.tiering.offload import Archived, Offloader
 from quire.wire import block
 from quire.wire.message import OutgoingMessage, encode_one
 from tests.cli.running import quire, standalone
+from tests.machine_speed import times_slower
 from tests.spark_source.sidecar.topics import TIME_MS, TOPIC
 from tests.spark_source.test_memory import large_batch, large_bombs
 
@@ -114,7 +115,7 @@ async def builders(archivist: Any) -> AsyncIterator[Callable[..., SidecarBuilder
 
 
 async def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * times_slower()
     while not condition():
         assert time.monotonic() < end
         await asyncio.sleep(0.02)
@@ -296,7 +297,7 @@ def _runs(pid: int) -> bool:
 
 
 def _wait(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * times_slower()
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
