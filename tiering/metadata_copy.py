@@ -1,6 +1,7 @@
 """Copies of the metadata store in the archive: what nobody else has, for the day on which it is lost for good.
 
-    metadata/CLUSTER/TIME-UNIQUE    `sealed`, kind "metadata", version 1: zlib over msgpack of `MetadataCopy`
+    metadata/CLUSTER/TIME-UNIQUE    `sealed`, kind "metadata", version 1: zlib over records, each 4 bytes of length and
+                                    msgpack: the cluster's id and the time first, then a `CopiedNode` for each node
 
 The coordinator takes one every ten minutes, more seldom where taking one takes long, and the last five of its cluster
 are kept: who begins another cluster over the same archive, in the hour after the loss, has not lost them as well. It
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, NamedTuple
 from uuid import uuid4
-from zlib import compress, decompress
+from zlib import compressobj, decompress
 
 import msgspec
 
@@ -67,7 +68,7 @@ class CopiedNode(msgspec.Struct, frozen=True, array_like=True):
     value: bytes
 
 
-class MetadataCopy(msgspec.Struct, frozen=True):
+class MetadataCopy(NamedTuple):
     """`cluster` is the id of the cluster, `taken_ms` when taking it began."""
 
     cluster: str
@@ -75,17 +76,44 @@ class MetadataCopy(msgspec.Struct, frozen=True):
     nodes: tuple[CopiedNode, ...]
 
 
-async def take(store: MetadataStore, now_ms: int) -> MetadataCopy:
-    """All records that there are. Raises `Unavailable`, `ConfigurationError` where no cluster was begun."""
+class TakenCopy(NamedTuple):
+    """A copy as it is put, and how many records it has."""
+
+    cluster: str
+    taken_ms: int
+    records: int
+    sealed: bytes
+
+
+async def take(store: MetadataStore, now_ms: int) -> TakenCopy:
+    """All records that there are. Raises `Unavailable`, `ConfigurationError` where no cluster was begun.
+
+    They are compressed as they come: a large cluster has a million.
+    """
     cluster = await find_cluster(store, "this metadata store")
-    found: list[CopiedNode] = []
-    for path in (paths.CLUSTER, paths.LEDGER_IDS):
-        found += await _get_all(store, [path])
+    packing = compressobj(1)
+    packed = [packing.compress(_packed((cluster.uuid, now_ms)))]
+    records = 0
+    async for some in _all_nodes(store):
+        records += len(some)
+        packed.append(packing.compress(b"".join(map(_packed, some))))
+    packed.append(packing.flush())
+    return TakenCopy(cluster.uuid, now_ms, records, seal(_KIND, _VERSION, b"".join(packed)))
+
+
+def _packed(record: object) -> bytes:
+    content = msgspec.msgpack.encode(record)
+    return len(content).to_bytes(4, "big") + content
+
+
+async def _all_nodes(store: MetadataStore) -> AsyncIterator[list[CopiedNode]]:
+    """Some at a time, without those that were deleted meanwhile or belong to a session."""
+    yield await _get_all(store, [paths.CLUSTER, paths.LEDGER_IDS])
     for folder, depth in _FOLDERS.items():
         async for parent in _parents(store, folder, depth - 1):
             names = await store.children(parent)
-            found += await _get_all(store, [f"{parent}/{name}" for name in names])
-    return MetadataCopy(cluster.uuid, now_ms, tuple(found))
+            for start in range(0, len(names), AT_ONCE):
+                yield await _get_all(store, [f"{parent}/{name}" for name in names[start : start + AT_ONCE]])
 
 
 async def _parents(store: MetadataStore, folder: str, depth: int) -> AsyncIterator[str]:
@@ -98,8 +126,6 @@ async def _parents(store: MetadataStore, folder: str, depth: int) -> AsyncIterat
 
 
 async def _get_all(store: MetadataStore, wanted: list[str]) -> list[CopiedNode]:
-    """Without those that were deleted meanwhile."""
-
     async def get(path: str) -> CopiedNode | None:
         try:
             node = await store.get(path)
@@ -107,32 +133,34 @@ async def _get_all(store: MetadataStore, wanted: list[str]) -> list[CopiedNode]:
             return None
         return None if node.ephemeral else CopiedNode(path, node.version, node.value)
 
-    found: list[CopiedNode] = []
-    for start in range(0, len(wanted), AT_ONCE):
-        some = await asyncio.gather(*map(get, wanted[start : start + AT_ONCE]))
-        found += [node for node in some if node is not None]
-    return found
-
-
-def encode(copy: MetadataCopy) -> bytes:
-    return seal(_KIND, _VERSION, compress(msgspec.msgpack.encode(copy), 1))
+    return [node for node in await asyncio.gather(*map(get, wanted)) if node is not None]
 
 
 def decode(sealed: bytes, where: str) -> MetadataCopy:
     """Raises `CorruptionError`."""
     content = unseal(_KIND, _VERSION, sealed, where)
     try:
-        return msgspec.msgpack.decode(decompress(content), type=MetadataCopy)
+        first, *others = _unpacked(decompress(content))
+        cluster, taken_ms = msgspec.msgpack.decode(first, type=tuple[str, int])
+        read = msgspec.msgpack.Decoder(CopiedNode).decode
+        return MetadataCopy(cluster, taken_ms, tuple(map(read, others)))
     except Exception as error:
         raise CorruptionError(f"{where} cannot be read: {error}") from error
 
 
-async def put(objects: ObjectStore, copy: MetadataCopy) -> str:
+def _unpacked(content: bytes) -> Iterator[memoryview]:
+    view, at = memoryview(content), 0
+    while at < len(view):
+        end = at + 4 + int.from_bytes(view[at : at + 4], "big")
+        yield view[at + 4 : end]
+        at = end
+
+
+async def put(objects: ObjectStore, copy: TakenCopy) -> str:
     """Put a copy into the archive, then delete all but the newest; returns its name. Raises what the store does."""
-    sealed = await objects.run(lambda: encode(copy))
     folder = f"{PREFIX}{copy.cluster}/"
     name = f"{folder}{copy.taken_ms:016d}-{uuid4().hex}"
-    await objects.put_whole(name, [sealed])
+    await objects.put_whole(name, [copy.sealed])
     for older in (await objects.list(folder))[:-KEPT]:
         await objects.delete(older.name)
     return name
@@ -192,7 +220,7 @@ class MetadataCopies:
                 log.warning("the metadata cannot be copied into the archive, trying again: %s", error)
             self._failing = str(error)
         else:
-            log.info("copied %d records of the metadata into the archive: %s", len(copy.nodes), name)
+            log.info("copied %d records of the metadata into the archive: %s", copy.records, name)
             self._failing, wait_s = "", INTERVAL_S
         ended_s = self._clock.monotonic()
         self._next_s = ended_s + max(wait_s, (ended_s - began_s) / SHARE)

@@ -62,7 +62,7 @@ class World:
             cluster.value.replace(b'"rescue_begun_ms":5', b'"rescue_begun_ms":0'),
             cluster.version,
         )
-        return take_apart(await metadata_copy.take(self.lost, 6))
+        return take_apart(metadata_copy.decode((await metadata_copy.take(self.lost, 6)).sealed, "the copy"))
 
     async def rescue(
         self, copy: CopyFacts | None = None, *, accept_loss: bool = False, is_dry: bool = False

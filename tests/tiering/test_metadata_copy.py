@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from uuid import uuid4
+
 import pytest
 
 from quire.metadata import paths
 from quire.metadata.cluster import begin_cluster
-from quire.metadata.records import LedgerRecord, Policies, TopicRecord, encode
+from quire.metadata.records import Fragment, LedgerRecord, Policies, TopicRecord, encode
 from quire.rescue.facts import take_apart
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import ConfigurationError, CorruptionError, Unavailable
@@ -31,8 +34,9 @@ async def filled() -> MemoryStore:
 
 
 async def test_it_has_every_record_and_its_version() -> None:
-    copy = await metadata_copy.take(await filled(), 1_000)
-    assert metadata_copy.decode(metadata_copy.encode(copy), "it") == copy
+    taken = await metadata_copy.take(await filled(), 1_000)
+    copy = metadata_copy.decode(taken.sealed, "it")
+    assert (copy.cluster, copy.taken_ms, len(copy.nodes)) == (taken.cluster, 1_000, taken.records)
     found = take_apart(copy)
     assert found.topics[TOPIC].record.generation == 7 and found.cluster == copy.cluster
     assert (found.ledgers[0x1234].record.last_entry, found.ledgers[0x1234].version) == (3, 1)
@@ -55,6 +59,24 @@ async def test_the_newest_that_is_whole_is_read_and_few_are_kept() -> None:
     assert damaged == [f"object {name} does not match its checksum"]
 
 
+async def test_a_large_cluster_is_copied_in_little_memory() -> None:
+    store = await filled()
+    for ledger_id in range(20_000):
+        fragment = Fragment(first_entry=0, bookies=tuple(f"{uuid4()}:1" for _ in range(3)))
+        await store.create(
+            paths.ledger(ledger_id + 0x10000),
+            encode(LedgerRecord(ledger_id=ledger_id, fragments=(fragment,))),
+        )
+    tracemalloc.start()
+    try:
+        taken = await metadata_copy.take(store, 1_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken.records > 20_000 and peak < 4 * len(taken.sealed), "and not what it was made of"
+    assert len(metadata_copy.decode(taken.sealed, "it").nodes) == taken.records
+
+
 async def test_another_cluster_over_the_same_archive_takes_no_copy_away() -> None:
     """Begun in haste after the loss, it would have deleted the last copies of the lost one within the hour."""
     lost, other, objects = await filled(), await filled(), MemoryObjectStore()
@@ -64,7 +86,7 @@ async def test_another_cluster_over_the_same_archive_takes_no_copy_away() -> Non
         await metadata_copy.put(objects, await metadata_copy.take(other, taken_ms))
     with pytest.raises(ConfigurationError, match="name one with --cluster"):
         await metadata_copy.newest(objects)
-    assert await metadata_copy.newest(objects, copy.cluster) == (copy, [])
+    assert await metadata_copy.newest(objects, copy.cluster) == (metadata_copy.decode(copy.sealed, "it"), [])
 
 
 class Slow(MemoryStore):
