@@ -40,7 +40,7 @@ from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX
 from quire.runtime.metrics import Histogram
 from quire.wire.block import Buffer
 from quire.wire.bookie import AddDone, Status
-from quire.wire.ledger_ids import first_entry
+from quire.wire.ledger_ids import entry_to_tell
 
 log = logging.getLogger(__name__)
 
@@ -270,6 +270,6 @@ def _tell_slow(place: str, group: Group, took_s: float) -> None:
     if not stored:  # fences and tombstones
         slow.tell("sync", f"the journal {place}", took_s, journal=place)
         return
-    ledger, entry = first_entry(stored)
+    ledger, entry = entry_to_tell(stored)
     what = f"the journal {place} with {len(stored)} blocks from entry {ledger}:{entry} on"
     slow.tell("sync", what, took_s, journal=place, blocks=len(stored), ledger=ledger, entry=entry)

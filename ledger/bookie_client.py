@@ -37,7 +37,7 @@ from quire.wire.bookie_codec import (
     Response,
     encode,
 )
-from quire.wire.ledger_ids import first_entry
+from quire.wire.ledger_ids import entry_to_tell
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Asked(NamedTuple):
 def _tell_slow(transport: asyncio.Transport | None, body: AnyRequest, took_s: float) -> None:
     bookie = peer_address(transport).removeprefix("/")
     if isinstance(body, AddRequest):
-        ledger, entry = first_entry(body.blocks)
+        ledger, entry = entry_to_tell(body.blocks)
         what = f"{bookie} with {len(body.blocks)} blocks from entry {ledger}:{entry} on"
         slow.tell("answer of a bookie", what, took_s, bookie=bookie, ledger=ledger, entry=entry)
     elif isinstance(body, ReadRequest):

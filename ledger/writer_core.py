@@ -169,7 +169,8 @@ class Ensemble:
 
     def leave(self) -> None:
         """Nobody is in it any more."""
-        self.replicas = self.live = []
+        self.replicas = []
+        self._look_who_lives()
 
     def _look_who_lives(self) -> None:
         self.live = [replica for replica in self.replicas if replica.is_live]
@@ -454,8 +455,7 @@ class WriterCore:
         self._ensemble.leave()
         self._change = None
         self._unconfirmed.clear()
-        self._lagging.release(0)
-        self._ensemble.lags = False
+        self._release()
 
     # -- inside ----------------------------------------------------------------------------------------
     @property

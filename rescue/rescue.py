@@ -24,6 +24,7 @@ from quire.ledger import states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.ledgers import IDS_PER_RANGE, Ledgers
 from quire.metadata import paths, topics
+from quire.metadata.cluster import read_cluster
 from quire.metadata.records import (
     BookieRecord,
     ClusterRecord,
@@ -100,7 +101,7 @@ async def look_for_copy(objects: ObjectStore | None, cluster: str, report: Repor
 async def find_begun(store: MetadataStore, url: str) -> ClusterRecord | None:
     """The cluster whose rescue was begun in this store, None in an empty one. Raises `ConfigurationError` else."""
     try:
-        record = decode(ClusterRecord, (await store.get(paths.CLUSTER)).value, paths.CLUSTER)
+        record = await read_cluster(store)
     except NotFound:
         if await store.children(paths.TOPICS):
             raise ConfigurationError(f"{url} has topics and no cluster; name an empty chroot") from None

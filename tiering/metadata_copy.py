@@ -6,7 +6,7 @@
 The coordinator takes one every ten minutes, more seldom where taking one takes long, and the last five of its cluster
 are kept: who begins another cluster over the same archive, in the hour after the loss, has not lost them as well. It
 has every node that outlives its session, but for repair's queue and progress, which an audit finds again, and the
-tombstones of write-ahead logs, which are not rebuilt. It is read node by node while the cluster goes on, so it is of no
+tombstones that wait for write-ahead logs of others. It is read node by node while the cluster goes on, so it is of no
 one moment; `quire.rescue` joins it with what bookies and segments say of themselves, which is newer. Labels there
 (`ledger.labels`, `segment_label`) know each ledger and each segment; policies, schemas, permissions and the number of
 partitions only a copy does.

@@ -371,7 +371,7 @@ class Offloader:
             raise CorruptionError(f"object {pointer.name} is not in {pointer.store} as recorded")
 
     async def repair(self, topic: str, segment: SegmentRecord) -> bool:
-        """Prove a segment's object; if it is damaged, upload it again. The same for its label. Whether that was done.
+        """Prove a segment's object; if it is damaged, upload it again. Whether that was done.
 
         What it is made of are the bookies' copy and what is whole of the object. Raises `CorruptionError` when that is
         not all of it; and as a round does.
@@ -383,7 +383,7 @@ class Offloader:
         except (NotFound, CorruptionError) as error:
             damage = self._archive.note_damage(pointer, f"segment {segment.ledger_id} of {topic}", error)
         else:
-            return await self._mend_label(topic, segment, pointer)
+            return False
         async with self._round:  # nothing is released meanwhile
             try:
                 await self._upload(_Job(Action.UPLOAD, topic, segment), OffloadReport(), combined=True)
@@ -395,8 +395,10 @@ class Offloader:
             log.warning("object %s was uploaded again, and is left to a scrub: %s", pointer.name, error)
         return True
 
-    async def _mend_label(self, topic: str, segment: SegmentRecord, pointer: ArchivePointer) -> bool:
-        """Whether the label had to be put anew: it was damaged, or the object is older than labels are."""
+    async def repair_label(self, topic: str, segment: SegmentRecord) -> bool:
+        """Put a segment's label anew if it is damaged or was never put. Whether that was done. Raises as a put does."""
+        pointer = segment.archive
+        assert pointer is not None
         try:
             await self._archive.prove_label(topic, segment.ledger_id, pointer)
         except (NotFound, CorruptionError):

@@ -57,12 +57,11 @@ def ledger_field(ledger_id: int) -> bytes:
     return b"\x08" + varint.encode(ledger_id) + b"\x10"
 
 
-def receipts(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> bytes:
+def receipts(ledger: bytes, first_entry: int, heads: Sequence[bytes]) -> bytes:
     """What `receipt_run` makes, as one piece, in the way that is cheapest for so many."""
     if len(heads) <= FEW:
-        ledger = ledger_field(ledger_id)
         return _join([receipt(ledger, entry_id, head) for entry_id, head in enumerate(heads, first_entry)])
-    return _join(receipt_run(ledger_id, first_entry, heads))
+    return _join(receipt_run(ledger, first_entry, heads))
 
 
 def receipt(ledger: bytes, entry_id: int, head: bytes) -> bytes:
@@ -72,13 +71,12 @@ def receipt(ledger: bytes, entry_id: int, head: bytes) -> bytes:
     return _join((_RECEIPT_PREFIXES[2 + id_bytes + len(head)], head, _ID_PREFIXES[id_bytes], ledger, entry))
 
 
-def receipt_run(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> list[bytes]:
+def receipt_run(ledger: bytes, first_entry: int, heads: Sequence[bytes]) -> list[bytes]:
     """A SEND_RECEIPT for each of `heads`, whose entries are consecutive from `first_entry` on.
 
-    A head is the bytes `08 producer-id 10 sequence-id` of the SEND (`SendRun.heads`).
+    A head is the bytes `08 producer-id 10 sequence-id` of the SEND (`SendRun.heads`); `ledger` is a `ledger_field`.
     """
     receipts: list[bytes] = []
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
     at = 0
     for first, stop, high in _chunks(first_entry, len(heads)):
         id_bytes = len(ledger) + 1 + len(high)
@@ -107,7 +105,7 @@ def message_headers(
     """
     headers: list[bytes] = []
     consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    ledger = ledger_field(ledger_id)
     partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
     redelivery = b"\x18" + varint.encode(redelivery_count) if redelivery_count else b""
     pack = _U32.pack
@@ -139,7 +137,7 @@ def scattered_message_headers(
 ) -> list[bytes]:
     """As `message_headers`, for entries that do not follow one another."""
     consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    ledger = ledger_field(ledger_id)
     partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
     ending = partition_field + (b"\x18" + varint.encode(redelivery_count) if redelivery_count else b"")
     headers: list[bytes] = []

@@ -30,7 +30,7 @@ def labelled(ledger_id: int) -> int:
     return ledger_id & ~_BIT
 
 
-def first_entry(blocks: Sequence[Buffer]) -> tuple[int, int]:
+def entry_to_tell(blocks: Sequence[Buffer]) -> tuple[int, int]:
     """For the log: ledger and first entry of the first block that is no label, or else of a label's ledger."""
     for each in blocks:
         _, ledger_id, entry, *_ = brief(each)

@@ -167,13 +167,15 @@ class Offloading:
             report.errors.append(f"segment {one.ledger_id} of {name}: {error}")
 
     async def _repair_if_damaged(self, name: TopicName, one: Recorded, report: RepairReport) -> None:
+        repair = self.offloader.repair
         try:
             await self._archive.prove(one.pointer)
+            repair = self.offloader.repair_label
             await self._archive.prove_label(one.topic, one.ledger_id, one.pointer)
         except (NotFound, CorruptionError):
             segment = (await self._registry.open_persistent(name)).log.segment_list.find(one.ledger_id)
             if segment is not None and segment.archive is not None:
-                report.repaired += await self.offloader.repair(str(name), segment)
+                report.repaired += await repair(str(name), segment)
 
     # -- topics that are not loaded yet ----------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
-from quire.wire.entry_frames import receipt_run
+from quire.wire.entry_frames import ledger_field, receipt
 from quire.wire.frame import Send
 
 REPLAY_BYTES: Final = 4 << 20
@@ -113,7 +113,7 @@ class Deduplication:
     def _answer(self, producer: ProducerPort, verdict: Verdict, heads: list[bytes]) -> None:
         """Receipts of duplicates, refusals of what is foreign; after the answers to what came before."""
         if verdict is Verdict.DUPLICATE:
-            answers = [receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads]
+            answers = [receipt(ledger_field(NO_ENTRY), NO_ENTRY, head) for head in heads]
         else:
             text = (
                 f"an entry of producer {producer.name} names another one, or none that can be remembered: "

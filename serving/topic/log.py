@@ -73,7 +73,6 @@ class LedgerLog:
                 is_heard=is_deduplicating or services.tracing is not None,
             ),
         )
-        self._segment_bytes_max = services.settings.segment_bytes_max
         self.writing = Writing(name, services, meta_store, publisher, applied)
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
         self.tail = services.tail_cache.tail()
@@ -139,14 +138,13 @@ class LedgerLog:
         return self.writing.why_full()
 
     def keep(self, flights: Sequence[InFlightBlock], *, at_hand: bool) -> None:
-        """Keep blocks that were confirmed `at_hand` for subscriptions, if there are any; begin another segment, if this
-        one is large enough."""
+        """Keep blocks that were confirmed `at_hand` for subscriptions, if there are any; roll a full segment."""
         active = self.segment_list.active
         assert active is not None
         if at_hand:
             for flight in flights:
                 self.tail.put(flight.first, flight.last_entry, flight.block)
-        if active.bytes >= self._segment_bytes_max:
+        if active.bytes >= self.publisher.reports.segment_bytes_max:
             self.writing.roll()
         if self.dedup is not None:
             self.dedup.written(sum(flight.entry_count for flight in flights))

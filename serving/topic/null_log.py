@@ -34,7 +34,7 @@ from quire.serving.topic.producers import NO_EPOCH, ProducerPort
 from quire.serving.topic.publish import InFlightBlock, Listener, PublishRun
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.entry_frames import receipt_run
+from quire.wire.entry_frames import ledger_field, receipt_run
 
 NO_DELAYS: Final = DelayedDeliveryPolicy(active=False)
 ENTRIES_PER_LEDGER: Final = 1 << 30
@@ -69,7 +69,7 @@ class NullPublisher:
         messages = count if counts is None else sum(counts)
         self.next = Position(first.ledger_id, first.entry_id + count)
         self.next_index = first_index + messages
-        producer.write(b"".join(receipt_run(*first, heads)))
+        producer.write(b"".join(receipt_run(ledger_field(first.ledger_id), first.entry_id, heads)))
         now_ms, came_s = self._clock.now_ms(), self._clock.monotonic()
         block = blocks.cut(*first, first.entry_id - 1, now_ms, first_index, entries, counts)
         byte_count = sum(map(len, entries))

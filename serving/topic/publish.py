@@ -240,11 +240,11 @@ class Reports:
     touches in memory that costs.
     """
 
-    __slots__ = ("_is_heard", "_readers", "_received", "_segment_bytes_max", "_topic", "_turn")
+    __slots__ = ("_is_heard", "_readers", "_received", "_topic", "_turn", "segment_bytes_max")
 
     def __init__(self, turn: Turn, segment_bytes_max: int, *, is_heard: bool) -> None:
         self._turn = turn
-        self._segment_bytes_max = segment_bytes_max
+        self.segment_bytes_max = segment_bytes_max
         self._is_heard = is_heard
         """The topic hears of every block, and not only of what is read, is slow, or fills a segment."""
 
@@ -270,7 +270,7 @@ class Reports:
         if (
             self._readers
             or self._is_heard
-            or active.bytes >= self._segment_bytes_max
+            or active.bytes >= self.segment_bytes_max
             or first.came_s < turn.slow_before_s
         ) and (topic := self._topic()) is not None:
             topic.confirmed(flights)
@@ -380,10 +380,8 @@ class Publisher:
         else:
             run.producer, run.entry_bytes, run.came_s, run.after = producer, entry_bytes, turn.time_s, None
             waiting.append(run)
-        if (
-            not self._armed and len(self._flights) < self._flights_max
-        ):  # as `_arm`, without a call for each run
-            self._armed = True
+        if not self._armed and len(self._flights) < self._flights_max:
+            self._armed = True  # as `_arm`, without a call for each run
             turn.due.append(self)
 
     def when_answered(self, done: Done) -> None:
@@ -461,7 +459,7 @@ class Publisher:
         if entry_count == 1:
             parts[0].receipts = receipt(ledger.ids, first_entry, parts[0].heads[0])
         else:
-            _build_receipts(parts, ledger_id, first_entry)
+            _build_receipts(parts, ledger.ids, first_entry)
         return InFlightBlock(
             (ledger_id, first_entry),
             first_index,
@@ -562,10 +560,10 @@ class Publisher:
                 flush.set_result(False)
 
 
-def _build_receipts(parts: Sequence[PublishRun], ledger_id: int, entry: int) -> None:
+def _build_receipts(parts: Sequence[PublishRun], ledger: bytes, entry: int) -> None:
     """Those of each part of a block that begins with `entry`."""
     for part in parts:
-        part.receipts = receipts(ledger_id, entry, part.heads)
+        part.receipts = receipts(ledger, entry, part.heads)
         entry += len(part.heads)
 
 

@@ -140,13 +140,17 @@ async def fill(cluster: MixedCluster) -> None:
     await asyncio.to_thread(publish, cluster, PARTED, range(30))
 
 
+async def kill(cluster: MixedCluster, name: str) -> None:
+    process = cluster.members.pop(name).process
+    assert process is not None
+    process.kill()
+    await process.wait()
+
+
 async def lose_zookeeper(cluster: MixedCluster) -> None:
     """Every process is killed, and ZooKeeper comes back empty."""
     for name in list(cluster.members):
-        process = cluster.members.pop(name).process
-        assert process is not None
-        process.kill()
-        await process.wait()
+        await kill(cluster, name)
     cluster.zookeeper.kill()
     shutil.rmtree(cluster.data / "zookeeper" / "data")
     cluster.zookeeper.start()
@@ -159,6 +163,18 @@ async def rescue(cluster: MixedCluster, *words: str) -> Ran:
     )
     print(ran.out, ran.err)
     return ran
+
+
+async def serves_all(cluster: MixedCluster, parts: list[list[int]], late: int) -> None:
+    """What `fill` published is there, and what came after it: `late` messages of a topic, which all go on."""
+    assert await asyncio.to_thread(read, cluster, ARCHIVED) == list(range(120))
+    assert await asyncio.to_thread(read, cluster, LATE) == list(range(late))
+    assert [await asyncio.to_thread(read, cluster, f"{PARTED}-partition-{at}") for at in range(3)] == parts
+    assert sorted(chain.from_iterable(parts)) == list(range(30))
+    assert await asyncio.to_thread(acknowledge, cluster, ARCHIVED, 10) == list(range(15, 25))
+    for topic, first in ((ARCHIVED, 120), (LATE, late)):
+        await asyncio.to_thread(publish, cluster, topic, range(first, first + 10))
+        assert await asyncio.to_thread(read, cluster, topic) == list(range(first + 10))
 
 
 @pytest.mark.chaos
@@ -191,14 +207,7 @@ async def test_all_that_was_acknowledged_is_read_again(cluster: MixedCluster) ->
 
     for name in SERVING:
         await cluster.run(name, None)
-    assert await asyncio.to_thread(read, cluster, ARCHIVED) == list(range(120))
-    assert await asyncio.to_thread(read, cluster, LATE) == list(range(50))
-    assert [await asyncio.to_thread(read, cluster, f"{PARTED}-partition-{at}") for at in range(3)] == parts
-    assert sorted(chain.from_iterable(parts)) == list(range(30))
-    assert await asyncio.to_thread(acknowledge, cluster, ARCHIVED, 10) == list(range(15, 25))
-    for topic, first in ((ARCHIVED, 120), (LATE, 50)):
-        await asyncio.to_thread(publish, cluster, topic, range(first, first + 10))
-        assert await asyncio.to_thread(read, cluster, topic) == list(range(first + 10))
+    await serves_all(cluster, parts, late=50)
     await asyncio.to_thread(publish, cluster, PARTED, range(30, 40))
     await archive(cluster, LATE)
     assert await asyncio.to_thread(read, cluster, LATE) == list(range(60))

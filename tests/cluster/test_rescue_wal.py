@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,12 @@ from tests.cluster.test_rescue import (
     copy_metadata,
     fill,
     forget_later,
+    kill,
     lose_zookeeper,
     publish,
     read,
     rescue,
+    serves_all,
 )
 from tests.cluster.versions import MixedCluster, mixed_cluster
 
@@ -52,13 +53,6 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 
 async def again(cluster: MixedCluster, *words: str) -> Ran:
     return await rescue(cluster, "--wal", cluster.broker_flags["wal"], *words)
-
-
-async def kill(cluster: MixedCluster, name: str) -> None:
-    process = cluster.members.pop(name).process
-    assert process is not None
-    process.kill()
-    await process.wait()
 
 
 async def delete(cluster: MixedCluster, topic: str) -> None:
@@ -110,14 +104,7 @@ async def test_all_that_was_acknowledged_is_read_again(cluster: MixedCluster) ->
 
     for name in (*BROKERS, *GATEWAYS):
         await cluster.run(name, None)
-    assert await asyncio.to_thread(read, cluster, ARCHIVED) == list(range(120))
-    assert await asyncio.to_thread(read, cluster, LATE) == list(range(70))
+    await serves_all(cluster, parts, late=70)
     assert await asyncio.to_thread(read, cluster, DELETED) == []
-    assert [await asyncio.to_thread(read, cluster, f"{PARTED}-partition-{at}") for at in range(3)] == parts
-    assert sorted(chain.from_iterable(parts)) == list(range(30))
-    assert await asyncio.to_thread(acknowledge, cluster, ARCHIVED, 10) == list(range(15, 25))
-    for topic, first in ((ARCHIVED, 120), (LATE, 70)):
-        await asyncio.to_thread(publish, cluster, topic, range(first, first + 10))
-        assert await asyncio.to_thread(read, cluster, topic) == list(range(first + 10))
     await archive(cluster, LATE)
     assert await asyncio.to_thread(read, cluster, LATE) == list(range(80))

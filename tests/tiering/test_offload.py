@@ -312,11 +312,11 @@ async def test_a_damaged_label_is_put_anew(how: str) -> None:
         await world.store.delete(name)  # as where a segment was archived before there were labels
     else:
         world.store.faults.flip(name, 40)
-    assert await world.driver.repair(TOPIC, world.broker.segments[0])
+    assert await world.driver.repair_label(TOPIC, world.broker.segments[0])
     label = await segment_label.read(world.store, name)
     assert (label.topic, label.segment) == (TOPIC, world.broker.segments[0])
     assert world.pointer(0) == pointer, "the object was whole"
-    assert not await world.driver.repair(TOPIC, world.broker.segments[0])
+    assert not await world.driver.repair_label(TOPIC, world.broker.segments[0])
 
 
 async def test_a_damaged_object_that_bookies_do_not_have_any_more_is_told_of_and_stays() -> None:

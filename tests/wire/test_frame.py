@@ -160,7 +160,7 @@ def test_the_fast_tier_holds_over_every_growth_of_the_sequence_id() -> None:
 def test_the_heads_of_a_run_become_its_receipts() -> None:
     (run,) = FrameCutter().feed(b"".join(plain(9, s, b"x" * 20) for s in range(100, 400)))
     assert isinstance(run, SendRun)
-    receipts = entry_frames.receipt_run(7, 90, run.heads)
+    receipts = entry_frames.receipt_run(entry_frames.ledger_field(7), 90, run.heads)
     for i, command in enumerate(FrameCutter().feed(b"".join(receipts))):
         body = command.body  # type: ignore[union-attr]
         assert isinstance(body, pb.CommandSendReceipt)

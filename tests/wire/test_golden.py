@@ -62,7 +62,7 @@ BUILT: dict[str, bytes] = {
     "frame pong": commands.PONG,
     "frame send": b"".join(commands.send(1, 300, 1, ENTRY)),
     "frame send batch": b"".join(commands.send(300, 7, 2, BATCH, 8)),
-    "frame receipts": b"".join(entry_frames.receipt_run(9, 127, HEADS)),
+    "frame receipts": b"".join(entry_frames.receipt_run(entry_frames.ledger_field(9), 127, HEADS)),
     "frame message": b"".join(entry_frames.message_headers(2, 9, 1, 128, [len(ENTRY)], 3)) + ENTRY,
     "entry one": ENTRY,
     "entry batch": BATCH,

@@ -60,7 +60,7 @@ class ScriptedServer:
             first, self._entry_id = self._entry_id, self._entry_id + len(cut)
             for entry, count in zip(cut.entries, cut.counts or [1] * len(cut), strict=True):
                 self.published.put((entry, count))
-            return entry_frames.receipt_run(LEDGER, first, cut.heads)
+            return entry_frames.receipt_run(entry_frames.ledger_field(LEDGER), first, cut.heads)
         assert not isinstance(cut, Send)
         assert isinstance(cut, Command)
         match cut.body:
