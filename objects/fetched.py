@@ -48,6 +48,15 @@ class Fetched(Generic[T]):
         if not busy and key not in self._fetches:
             self._begin(key, load)
 
+    def keep(self, key: object, value: T) -> None:
+        """Have `value` here for the next who wants it."""
+        if key in self._values:
+            return
+        self._values[key] = value
+        self.bytes_held += self._size_of(value)
+        while self.bytes_held > self._bytes_max and len(self._values) > 1:
+            self.bytes_held -= self._size_of(self._values.popitem(last=False)[1])
+
     async def close(self) -> None:
         """End what is on its way and forget all."""
         tasks = list(self._fetches.values())
@@ -71,8 +80,4 @@ class Fetched(Generic[T]):
         del self._fetches[key]
         if task.cancelled() or task.exception() is not None:
             return  # whoever waits has it; a fetch ahead that failed is tried again by the read itself
-        value = task.result()
-        self._values[key] = value
-        self.bytes_held += self._size_of(value)
-        while self.bytes_held > self._bytes_max and len(self._values) > 1:
-            self.bytes_held -= self._size_of(self._values.popitem(last=False)[1])
+        self.keep(key, task.result())

@@ -1,7 +1,8 @@
 """Reading the blocks of a WAL's ledgers from its objects: one range read a run, proven by its row's checksum.
 
 Runs are kept in a cache that all WALs of a process share; two readers that want the same run make one fetch, and a
-reader that goes on where it stopped has the next runs fetched ahead. An object that is gone may have been replaced by
+reader that goes on where it stopped has the next runs fetched ahead. A small data object was read whole when its rows
+were (see `view`): its runs, of many ledgers, are cut from what the cache has under its name. An object that is gone may have been replaced by
 another since the index was read (`NotFound`): who asks looks at the index again.
 """
 
@@ -49,13 +50,13 @@ class RunReader:
         rows = self._index.rows(ledger_id, first_entry, RUNS_AT_ONCE + RUNS_AHEAD)
         wanted = _wanted(rows, first_entry, bytes_max)
         for row in rows[1 : wanted + RUNS_AHEAD * is_sequential]:
-            if row not in self._cache:
+            if row not in self._cache and row.object_name not in self._cache:
                 self._cache.fetch_ahead(row, partial(self._load, row))
         blocks: list[Buffer] = []
         left, entry = bytes_max, first_entry
         for row in rows[:wanted]:
             try:
-                content = self._cache.get(row) or await self._cache.fetch(row, partial(self._load, row))
+                content = self._kept(row) or await self._cache.fetch(row, partial(self._load, row))
             except QuireError:
                 if blocks:
                     break  # who goes on reading there is told
@@ -66,6 +67,15 @@ class RunReader:
             entry = peek(found[-1]).last_entry + 1
         self._remember(ledger_id, entry)
         return blocks
+
+    def _kept(self, row: Run) -> memoryview | None:
+        """The run, if the cache has it, or the whole object. What does not prove itself there is read again."""
+        whole = self._cache.get(row.object_name)
+        if whole is not None:
+            run = whole[row.offset : row.offset + row.length]
+            if crc32c(run) == row.crc:
+                return run
+        return self._cache.get(row)
 
     async def _load(self, row: Run) -> memoryview:
         return await self._store.run(lambda: self.load(row))

@@ -1,19 +1,23 @@
 """Objects that nobody needs any more, deleted by and by.
 
-A deletion that fails is tried again and harms nobody; one that a death prevents leaves a stray, which the collector
-finds when the WAL is closed.
+A deletion that fails is tried again and harms nobody. One that a death prevents, or a store that bars us, leaves a stray,
+which the collector finds when the WAL is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
 from quire.objects.store import ObjectStore
+from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
 from quire.wal.patience import until_answered
+
+_log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
 
@@ -44,6 +48,9 @@ class Trash:
             while self._names:
                 batch = [self._names.popleft() for _ in range(min(AT_ONCE, len(self._names)))]
                 await asyncio.gather(*map(self._delete, batch))
+        except QuireError as error:
+            _log.warning("objects that nobody needs stay until their log is closed: %s", error)
+            self._names.clear()
         finally:
             self._emptying = None
 

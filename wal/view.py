@@ -27,6 +27,10 @@ AT_ONCE: Final = 32
 AHEAD: Final = 4
 """The same of an open one, whose end nobody knows."""
 
+WHOLE_BYTES: Final = 256 * 1024
+"""A data object up to this size is read whole when its rows are, and kept: of topics that trickle each has a run in each
+object, so whoever takes them over would ask for the same small objects once a topic."""
+
 LOOKS_MAX: Final = 3
 """While the WAL's keeper makes sets of what was seen, and deletes it."""
 
@@ -124,6 +128,9 @@ class View:
         header = wal_object.header_of(content, self.uuid, seq)
         if header.kind is wal_object.Kind.FENCE:
             return None
-        tail = await store.get_range(name, header.tail_offset, header.object_bytes - header.tail_offset)
-        rows, deleted = wal_object.read_data_tail(header, tail, name)
+        start = 0 if header.object_bytes <= WHOLE_BYTES else header.tail_offset
+        content = memoryview(await store.get_range(name, start, header.object_bytes - start))
+        rows, deleted = wal_object.read_data_tail(header, content[header.tail_offset - start :], name)
+        if start == 0:
+            self._context.cache.keep(name, content)
         return _Data(seq, RunTable(name, rows, wal_object.ROW), deleted)

@@ -10,6 +10,7 @@ from quire.metadata import paths
 from quire.metadata.records import WalState
 from quire.runtime.errors import OutcomeUnknown, Unavailable
 from quire.wal import tombstones, wal_object
+from quire.wal.closing import close_wal
 from quire.wal.collector import Collector
 from quire.wal.foreign import ForeignWal
 from quire.wire.bookie import (
@@ -78,6 +79,32 @@ async def test_a_fence_closes_it_and_then_all_is_known(in_sets: bool) -> None:
     await node.wal.stop()
 
 
+async def test_small_objects_are_read_once_for_all_the_ledgers_in_them() -> None:
+    node = await Node().start()
+    for number in range(10):
+        await node.add(*(made(ledger, number) for ledger in range(1, 8)))
+    await close_wal(node.context.objects, node.metadata, node.context.clock, node.uuid, "another")
+    other = Other(node)
+    node.store.faults.calls.clear()
+    for ledger in range(1, 8):
+        assert await other.read(ledger, 0) == [made(ledger, number) for number in range(10)]
+    assert node.store.faults.calls.count("get_range") == 2 * 10, "a header, and the object"
+    await node.wal.stop()
+
+
+async def test_what_came_rotten_is_read_again() -> None:
+    node = await Node().start()
+    await node.add(made(1, 0), made(2, 0))
+    name = wal_object.data_name(node.uuid, 0)
+    node.store.faults.flip(name, wal_object.HEADER_BYTES + 20)
+    other = Other(node)
+    assert (await other.ask(1, 0)).status is Status.IO_ERROR
+    assert await other.read(2, 0) == [made(2, 0)], "the damage is another ledger's"
+    node.store.faults.flip(name, wal_object.HEADER_BYTES + 20)
+    assert await other.read(1, 0) == [made(1, 0)], "the store has it whole again, and the cache the rotten one"
+    await node.wal.stop()
+
+
 async def test_what_a_writer_had_under_way_is_in_or_out_for_all() -> None:
     """Two take it over at once while it writes; what was acknowledged is there for both, and they agree on the rest."""
     node = await Node().start()
@@ -135,6 +162,7 @@ async def test_a_fence_of_one_who_was_late_is_no_damage_and_no_end() -> None:
     await Collector(node.context, lambda: None, lambda: True).look()
     late = wal_object.encode_fence(node.uuid, 1, 1, "late")
     await node.store.put_whole(wal_object.data_name(node.uuid, 1), [late])
+    await node.context.cache.close()  # which has the object that was there
     assert (await reader.read(1, 1))[0] == made(1, 1)
     await node.wal.stop()
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.metadata.records import WalState
-from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable
+from quire.runtime.errors import ConfigurationError, NotFound, OutcomeUnknown, Unavailable
 from quire.runtime.limits import KIB, MIB
 from quire.wal import flusher, tombstones, wal_object
 from quire.wal.own_record import OwnRecord
@@ -74,6 +74,24 @@ async def test_a_tombstone_that_another_laid_counts_and_is_taken_away_when_it_is
     await node.wal.tidy()
     await node.wal.emptied()
     assert node.objects() == []
+    await node.wal.stop()
+
+
+async def test_a_store_that_forbids_deletions_leaves_strays_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0))
+    node.store.faults.fail_next("delete", ConfigurationError("AccessDenied"))
+    await node.wal.flush()
+    await node.wal.emptied()
+    told = [record for record in caplog.records if "AccessDenied" in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"] and told[0].exc_info is None
+    assert node.objects() == ["0", "set", "sets"]
+    await node.add(made(1, 1))
+    await node.wal.flush()
+    await node.wal.emptied()
+    assert "1" not in node.objects(), "what comes later is deleted"
     await node.wal.stop()
 
 
