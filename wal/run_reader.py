@@ -2,8 +2,8 @@
 
 Runs are kept in a cache that all WALs of a process share; two readers that want the same run make one fetch, and a
 reader that goes on where it stopped has the next runs fetched ahead. A small data object was read whole when its rows
-were (see `view`): its runs, of many ledgers, are cut from what the cache has under its name. An object that is gone may have been replaced by
-another since the index was read (`NotFound`): who asks looks at the index again.
+were (see `view`): its runs, of many ledgers, are cut from what the cache has under its name. An object that is gone may
+have been replaced by another since the index was read (`NotFound`): who asks looks at the index again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Objects that nobody needs any more, deleted by and by.
 
-A deletion that fails is tried again and harms nobody. One that a death prevents, or a store that bars us, leaves a stray,
-which the collector finds when the WAL is closed.
+A deletion that fails is tried again and harms nobody. One that a death prevents, or a store that bars us, leaves a
+stray, which the collector finds when the WAL is closed.
 """
 
 from __future__ import annotations

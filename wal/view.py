@@ -28,8 +28,8 @@ AHEAD: Final = 4
 """The same of an open one, whose end nobody knows."""
 
 WHOLE_BYTES: Final = 256 * 1024
-"""A data object up to this size is read whole when its rows are, and kept: of topics that trickle each has a run in each
-object, so whoever takes them over would ask for the same small objects once a topic."""
+"""A data object up to this size is read whole when its rows are, and kept: topics that trickle have a run each in it,
+so whoever takes them over would ask for it once a topic."""
 
 LOOKS_MAX: Final = 3
 """While the WAL's keeper makes sets of what was seen, and deletes it."""

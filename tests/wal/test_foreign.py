@@ -101,7 +101,9 @@ async def test_what_came_rotten_is_read_again() -> None:
     assert (await other.ask(1, 0)).status is Status.IO_ERROR
     assert await other.read(2, 0) == [made(2, 0)], "the damage is another ledger's"
     node.store.faults.flip(name, wal_object.HEADER_BYTES + 20)
-    assert await other.read(1, 0) == [made(1, 0)], "the store has it whole again, and the cache the rotten one"
+    assert await other.read(1, 0) == [made(1, 0)], (
+        "the store has it whole again, and the cache the rotten one"
+    )
     await node.wal.stop()
 
 
