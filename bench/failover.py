@@ -1,6 +1,6 @@
 """How long topics pause when their broker goes: stopped in good order, or killed.
 
-    python -m bench.failover [stop] [kill]
+    python -m bench.failover [stop] [kill] [kill-diskless]
 
 One broker owns every topic, another one waits. Quire's asyncio client publishes five times a second to each topic, one
 message per entry (its first wait before it looks a topic up again is 10-20 ms; a stock client's 100 ms). Then the owner
@@ -113,16 +113,18 @@ async def watch(cluster: Cluster, count: int, how: signal.Signals, after_s: floa
     return topics
 
 
-def lose(count: int, how: signal.Signals, after_s: float, asked: str) -> Callable[[], None]:
+def lose(
+    count: int, how: signal.Signals, after_s: float, asked: str, *, bookies: int = 3
+) -> Callable[[], None]:
     def measure() -> None:
-        with fresh() as cluster:
+        with fresh(bookies) as cluster:
             topics = uvloop.run(watch(cluster, count, how, after_s))
         figures: dict[str, float] = {}
         for name in ("slowest", "silence"):
             all_ms = np.array([getattr(topic, f"{name}_s") for topic in topics]) * 1000
             figures |= {f"{name}_p{q}_ms": float(np.percentile(all_ms, q)) for q in (50, 99, 100)}
         show(
-            f"the broker of {count} topics gets {how.name}",
+            f"the broker of {count} topics gets {how.name}, {bookies or 'no'} bookies",
             published=sum(topic.published for topic in topics),
             **figures,
             asked=asked,
@@ -134,6 +136,7 @@ def lose(count: int, how: signal.Signals, after_s: float, asked: str) -> Callabl
 QUESTIONS: dict[str, Callable[[], None]] = {
     "stop": lose(1000, signal.SIGTERM, AFTER_S, "a pause of at most 300 ms per topic"),
     "kill": lose(100, signal.SIGKILL, SESSION_S + AFTER_S, f"at most {SESSION_S + 2} s"),
+    "kill-diskless": lose(1000, signal.SIGKILL, SESSION_S + AFTER_S, f"at most {SESSION_S + 3} s", bookies=0),
 }
 
 

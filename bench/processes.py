@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,8 @@ class Cluster:
     bookies: list[int]
     brokers: list[Broker]
     gateway: Broker
+    wal: Sequence[str]
+    """The flag that says where ledgers are kept when no bookies keep them."""
     _beside: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -70,7 +72,7 @@ class Cluster:
     def start_broker(self, port: int = 0) -> Broker:
         """One more broker, that owns nothing yet."""
         words = ["--metadata", self.metadata, "--archive", f"file://{self.root}/archive"]
-        words += ["--listen", f"127.0.0.1:{port}", "--http", "127.0.0.1:0"]
+        words += ["--listen", f"127.0.0.1:{port}", "--http", "127.0.0.1:0", *self.wal]
         log = (self.root / "logs" / f"beside-{len(self._beside)}.log").open("wb")
         process = subprocess.Popen(
             [sys.executable, "-m", "quire", "broker", *words], stdout=subprocess.PIPE, stderr=log, text=True
@@ -88,18 +90,20 @@ class Cluster:
 
 @contextmanager
 def fresh(bookies: int = 3, brokers: int = 1) -> Iterator[Cluster]:
-    """A cluster on empty directories, ended and removed afterwards."""
+    """A cluster on empty directories, ended and removed afterwards. Without bookies a directory keeps the ledgers."""
     root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
     server = ZooKeeperServer(root / "zookeeper")
     server.start()
-    command = [sys.executable, "-m", "quire", "local", "--brokers", str(brokers), "--bookies", str(bookies)]
+    wal = [] if bookies else ["--wal", f"file://{root}/wal"]
+    command = [sys.executable, "-m", "quire", "local", "--brokers", str(brokers)]
+    command += wal or ["--bookies", str(bookies)]
     command += ["--data", str(root), "--zookeeper", metadata_url(server)]
     command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     cluster = None
     try:
         _ready(process)
-        cluster = _cluster(root, server)
+        cluster = _cluster(root, server, wal)
         yield cluster
     finally:
         if cluster is not None:
@@ -123,12 +127,12 @@ def metadata_url(server: ZooKeeperServer) -> str:
     return f"{server.url}/quire?session_timeout={SESSION_S}s"
 
 
-def _cluster(root: Path, server: ZooKeeperServer) -> Cluster:
+def _cluster(root: Path, server: ZooKeeperServer, wal: Sequence[str]) -> Cluster:
     processes = json.loads((root / "processes.json").read_text())["processes"]
     bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
     brokers = [Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "broker"]
     gateway = next(Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "gateway")
-    return Cluster(root, server, bookies, brokers, gateway)
+    return Cluster(root, server, bookies, brokers, gateway, wal)
 
 
 def load(

@@ -165,14 +165,22 @@ def latency() -> None:
 
 
 def uploads() -> None:
-    """Uploads a second of many topics with a message a second each, and what an idle broker asks the store."""
+    """Uploads a second of many topics with a message each five seconds, and what an idle broker asks the store."""
     with Server() as server:
         before, begin = server.metric("quire_wal_objects_written_total"), time.monotonic()
         server.load(
-            "produce", "--label", "1,000 topics trickle", "--topics", 1_000, "--rate", 1_000, "--seconds", 10
+            "produce",
+            "--label",
+            "10,000 topics trickle",
+            "--topics",
+            10_000,
+            "--rate",
+            2_000,
+            "--seconds",
+            20,
         )
         made = server.metric("quire_wal_objects_written_total") - before
-        print(f"uploads a second of 1,000 topics: {made / (time.monotonic() - begin):.1f}")
+        print(f"uploads a second of 10,000 topics: {made / (time.monotonic() - begin):.1f}")
     with Server() as server:
         time.sleep(5)
         before = server.calls

@@ -39,7 +39,7 @@ from tests.history import checker as history
 from tests.history.operations import F, Outcome, Recorder
 from tests.machine_speed import times_slower
 
-from .bucket import damage, looking_into, unneeded
+from .bucket import archived, damage, looking_into, scrubbed, unneeded
 from .copies import lacking, missing_blocks
 from .faults import Fault, Faults
 from .local import POLL_S
@@ -56,6 +56,9 @@ closed and read in it, by way of an S3 server in Python."""
 
 EMPTY_S = 150.0
 """A log whose broker is gone is closed after a minute; then its sets go, which is looked at every quarter of one."""
+
+LOOK_S = 5.0
+"""Between two looks at the whole bucket: what brokers say to ZooKeeper goes through this process, too."""
 
 QUICK = ("broker paused", "broker-store cut", "store hangs", "store slow", "store refuses")
 """Two of these and a kill are what a cluster without bookies suffers when time is short."""
@@ -244,6 +247,7 @@ class DisklessStory(Story):
         async with looking_into(self.cluster.bucket_url, self.cluster.store) as bucket:
             assert not (found := await damage(bucket)), found[:5]
             self.tell("read every log: all is whole")
+            segments = await archived(bucket)
             for stream in self.streams:
                 path = stream.topic.replace("://", "/")
                 parts = "/partitions" if path.endswith("/parts") else ""
@@ -251,13 +255,15 @@ class DisklessStory(Story):
             self.tell("deleted all topics")
             left: list[str] = []
             deadline = 0.0
-            while found := await unneeded(bucket):
+            while found := await unneeded(bucket, segments):
                 if found != left:
                     left, deadline = found, time.monotonic() + EMPTY_S
                 assert time.monotonic() < deadline, (
                     f"{len(found)} objects stay: {found[:5]}\n{self.cluster.story()}"
                 )
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(LOOK_S)
+            found = await scrubbed(bucket)
+            assert not found, found[:5]
             assert not (damaged := await damage(bucket)), damaged[:5]
             self.tell("nothing is left that nobody needs")
 
