@@ -66,7 +66,7 @@ class Watched:
         self.answered_at = now
 
 
-async def publish(topics: list[Watched], until: float, interval_s: float = INTERVAL_S) -> None:
+async def publish(topics: list[Watched], until: float, interval_s: float) -> None:
     """A message to every topic each `interval_s`, evenly spread; receipts are looked for every `TICK_S`."""
     loop = asyncio.get_running_loop()
     due = loop.time()
@@ -92,18 +92,20 @@ async def open_all(client: Client, count: int) -> list[Watched]:
     return list(await asyncio.gather(*(open_one(client, f"failover-{number}") for number in range(count))))
 
 
-async def watch(cluster: Cluster, count: int, how: signal.Signals, after_s: float) -> list[Watched]:
+async def watch(
+    cluster: Cluster, count: int, how: signal.Signals, after_s: float, interval_s: float
+) -> list[Watched]:
     """Publish to `count` topics while their broker goes."""
     loop = asyncio.get_running_loop()
     port = free_port()
     async with Client(f"{cluster.brokers[0].url},127.0.0.1:{port}", settings=PATIENT) as client:
         topics = await open_all(client, count)
         await asyncio.to_thread(cluster.start_broker, port)
-        await publish(topics, loop.time() + WARM_UP_S)
+        await publish(topics, loop.time() + WARM_UP_S, interval_s)
         begin = loop.time()
         for topic in topics:
             topic.forget(begin)
-        steady = asyncio.ensure_future(publish(topics, begin + after_s))
+        steady = asyncio.ensure_future(publish(topics, begin + after_s, interval_s))
         await asyncio.sleep(1.0)
         os.kill(cluster.broker, how)
         await steady
@@ -114,11 +116,17 @@ async def watch(cluster: Cluster, count: int, how: signal.Signals, after_s: floa
 
 
 def lose(
-    count: int, how: signal.Signals, after_s: float, asked: str, *, bookies: int = 3
+    count: int,
+    how: signal.Signals,
+    after_s: float,
+    asked: str,
+    *,
+    interval_s: float = INTERVAL_S,
+    bookies: int = 3,
 ) -> Callable[[], None]:
     def measure() -> None:
         with fresh(bookies) as cluster:
-            topics = uvloop.run(watch(cluster, count, how, after_s))
+            topics = uvloop.run(watch(cluster, count, how, after_s, interval_s))
         figures: dict[str, float] = {}
         for name in ("slowest", "silence"):
             all_ms = np.array([getattr(topic, f"{name}_s") for topic in topics]) * 1000
@@ -136,7 +144,14 @@ def lose(
 QUESTIONS: dict[str, Callable[[], None]] = {
     "stop": lose(1000, signal.SIGTERM, AFTER_S, "a pause of at most 300 ms per topic"),
     "kill": lose(100, signal.SIGKILL, SESSION_S + AFTER_S, f"at most {SESSION_S + 2} s"),
-    "kill-diskless": lose(1000, signal.SIGKILL, SESSION_S + AFTER_S, f"at most {SESSION_S + 3} s", bookies=0),
+    "kill-diskless": lose(
+        1000,
+        signal.SIGKILL,
+        SESSION_S + AFTER_S,
+        f"at most {SESSION_S + 3} s",
+        interval_s=2.0,
+        bookies=0,
+    ),
 }
 
 

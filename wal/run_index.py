@@ -58,14 +58,17 @@ class RunTable:
     def run(self, number: int) -> Run:
         return Run(self.object_name, *self._row.unpack_from(self._rows, self._starts[number]))
 
-    def ledgers(self) -> Iterator[tuple[int, range]]:
-        """Each ledger, and the numbers of its rows."""
-        number = 0
-        while number < len(self):
-            ledger_id = self.run(number).ledger_id
-            rows = self.of_ledger(ledger_id)
-            yield ledger_id, rows
-            number = rows.stop
+    def ledgers(self) -> Iterator[tuple[int, int, int]]:
+        """Each ledger, its first entry here and its last. One pass: a takeover reads tables of thousands of ledgers."""
+        ledger_id = first_entry = last_entry = -1
+        for of_ledger, entry, last, *_ in self._row.iter_unpack(self._rows):
+            if of_ledger != ledger_id:
+                if ledger_id >= 0:
+                    yield ledger_id, first_entry, last_entry
+                ledger_id, first_entry = of_ledger, entry
+            last_entry = last
+        if ledger_id >= 0:
+            yield ledger_id, first_entry, last_entry
 
     def of_ledger(self, ledger_id: int) -> range:
         """Numbers of the ledger's rows."""
@@ -123,9 +126,9 @@ class RunIndex:
             return
         self._tables[table.object_name] = table
         count = 0
-        for ledger_id, rows in table.ledgers():
+        for ledger_id, first_entry, last_entry in table.ledgers():
             count += 1
-            span = _Span(table.run(rows[0]).first_entry, table.run(rows[-1]).last_entry, table.object_name)
+            span = _Span(first_entry, last_entry, table.object_name)
             insort(self._spans.setdefault(ledger_id, []), span)
         self._ledger_counts[table.object_name] = count
 
@@ -135,7 +138,7 @@ class RunIndex:
         if table is None:
             return
         del self._ledger_counts[object_name]
-        for ledger_id, _ in table.ledgers():
+        for ledger_id, _, _ in table.ledgers():
             left = [span for span in self._spans[ledger_id] if span.object_name != object_name]
             if left:
                 self._spans[ledger_id] = left
