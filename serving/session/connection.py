@@ -29,7 +29,7 @@ from quire.serving.session.lane import HeldBytes, Lane
 from quire.serving.session.outbound import Outbound
 from quire.serving.session.peer import Peer
 from quire.serving.session.requests import Requests
-from quire.serving.topic.publish import PublishRun
+from quire.serving.topic.runs import PublishRun
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer

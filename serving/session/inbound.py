@@ -26,7 +26,7 @@ from weakref import ref
 
 from quire.runtime.errors import ProtocolError
 from quire.runtime.limits import FRAME_SLACK_BYTES, HANDSHAKE_BYTES_MAX, KIB, MIB, READ_ROOM_BYTES
-from quire.serving.topic.publish import PublishRun
+from quire.serving.topic.runs import PublishRun
 from quire.wire.frame import Cut, FrameCutter
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 

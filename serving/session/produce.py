@@ -32,7 +32,7 @@ from quire.serving.session.lane import Lane
 from quire.serving.session.permissions import permit
 from quire.serving.session.requests import retry_until_deadline
 from quire.serving.topic.producers import AccessMode, Admission, Stage
-from quire.serving.topic.publish import PublishRun
+from quire.serving.topic.runs import PublishRun
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer

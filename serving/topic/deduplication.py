@@ -23,8 +23,9 @@ from quire.runtime.errors import NotFound
 from quire.serving.model.ports import Position
 from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
 from quire.serving.topic.producers import ProducerPort
-from quire.serving.topic.publish import NO_ENTRY, Publisher, PublishRun
+from quire.serving.topic.publish import NO_ENTRY, Publisher
 from quire.serving.topic.reading import TopicReader
+from quire.serving.topic.runs import PublishRun
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
 from quire.wire import commands

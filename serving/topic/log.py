@@ -32,8 +32,9 @@ from quire.serving.topic.compaction.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.lifecycle.trimming import Trimming
 from quire.serving.topic.meta_store import MetaStore
-from quire.serving.topic.publish import InFlightBlock, Listener, Publisher, Reports
+from quire.serving.topic.publish import Listener, Publisher, Reports
 from quire.serving.topic.reading import TopicReader
+from quire.serving.topic.runs import InFlightBlock
 from quire.serving.topic.services import Services
 from quire.serving.topic.writing import Writing
 from quire.wire.block import Buffer

@@ -31,7 +31,8 @@ from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.producers import NO_EPOCH, ProducerPort
-from quire.serving.topic.publish import InFlightBlock, Listener, PublishRun
+from quire.serving.topic.publish import Listener
+from quire.serving.topic.runs import InFlightBlock, PublishRun
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import ledger_field, receipt_run

@@ -12,40 +12,33 @@ entry is a block at once. There is no timer here. On their way to object storage
 The receipts of a block are built with it, one piece of bytes per producer, and leave when it is confirmed, in order.
 That is before the disk has the block: its thread would have to wait for the interpreter meanwhile.
 
-There is no object per entry beyond its bytes: a run of SENDs is one object from the socket to its receipts, a block in
-flight remembers which runs it was made of. Cutting again needs no more than that, since the block itself holds the
-entries.
+What a run and a block in flight remember is in `runs`, the end of a turn in `turn`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 from collections.abc import Callable, Sequence, Sized
 from itertools import islice
 from typing import Final, Protocol
 from weakref import ref
 
 from quire.ledger.writer import LedgerWriter
-from quire.ledger.writer_core import Pending
-from quire.runtime import slow
-from quire.runtime.clock import Clock
 from quire.runtime.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_ENTRIES_MAX,
     BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
     ENTRY_OVERHEAD_BYTES,
 )
-from quire.serving.model.ports import Done, Position
+from quire.serving.model.ports import Done
 from quire.serving.model.rates import Received
 from quire.serving.topic.producers import ProducerPort
+from quire.serving.topic.runs import InFlightBlock, PublishRun
 from quire.serving.topic.segments import Active
 from quire.serving.topic.tenant_shares import TenantShare
+from quire.serving.topic.turn import Turn
 from quire.wire import block as blocks
-from quire.wire.block import Buffer
 from quire.wire.entry_frames import ledger_field, receipt, receipts
-from quire.wire.frame import SendRun
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
@@ -55,121 +48,6 @@ _NONE: Final[list[PublishRun]] = []
 
 _CUT: Final[list[bytes]] = []
 """The entries of a run that has become a block, which has them: the run must not keep them alive."""
-
-_log = logging.getLogger(__name__)
-
-
-class PublishRun(SendRun):
-    """A run of SENDs, as a session cuts it, and what a publisher adds while it waits for its receipts.
-
-    The publisher owns the lists of what it was given. `after` is called behind the last receipt.
-    """
-
-    __slots__ = ("after", "came_s", "entry_bytes", "producer", "receipts")
-
-    producer: ProducerPort
-    came_s: float
-    """When the first of them came."""
-    entry_bytes: int
-    """Of all entries, as long as they wait and when they have become a block."""
-    receipts: bytes
-    """Those of all, as one piece, once they are cut."""
-    after: list[Done] | None
-
-    @classmethod
-    def of(
-        cls, producer_id: int, heads: list[bytes], entries: list[bytes], counts: list[int] | None = None
-    ) -> PublishRun:
-        """SENDs that did not come as a run; `counts` is None when each holds one message."""
-        run = cls(producer_id)
-        run.heads, run.entries, run.counts = heads, entries, counts
-        return run
-
-    def extend(self, more: SendRun, entry_bytes: int) -> None:
-        """Add more entries of the same producer."""
-        if more.counts is not None or self.counts is not None:
-            self.counts = (self.counts or [1] * len(self.heads)) + (more.counts or [1] * len(more.heads))
-        self.heads += more.heads
-        self.entries += more.entries
-        self.entry_bytes += entry_bytes
-
-    def split(self, at: int, entry_bytes: int) -> PublishRun:
-        """Cut off the first `at` entries, which have so many bytes, and return them."""
-        counts = self.counts[:at] if self.counts else None
-        front = PublishRun.of(self.producer_id, self.heads[:at], self.entries[:at], counts)
-        front.producer, front.entry_bytes = self.producer, entry_bytes
-        front.came_s, front.after = self.came_s, None
-        # In place: what stays may be long, and is not to be walked once per block.
-        del self.heads[:at], self.entries[:at]
-        if self.counts:
-            del self.counts[:at]
-        self.entry_bytes -= entry_bytes
-        return front
-
-
-class InFlightBlock(Pending):
-    """A block that was handed to the writer: what it was made of, to answer it or to cut it again."""
-
-    __slots__ = (
-        "byte_count",
-        "came_s",
-        "clock_ms",
-        "entry_count",
-        "first_entry",
-        "first_index",
-        "ledger_id",
-        "message_count",
-        "parts",
-    )
-
-    def __init__(
-        self,
-        first: tuple[int, int],
-        first_index: int,
-        clock_ms: int,
-        block: Buffer,
-        parts: list[PublishRun],
-        entry_count: int,
-        message_count: int,
-        byte_count: int,
-    ) -> None:
-        self.came_s = parts[0].came_s if parts else 0.0
-        """When the oldest of its entries came."""
-        self.ledger_id, self.first_entry = first
-        self.last_entry = self.first_entry + entry_count - 1
-        self.acks = 0
-        self.first_index = first_index
-        self.clock_ms = clock_ms
-        self.block = block
-        self.parts = parts
-        self.entry_count = entry_count
-        self.message_count = message_count
-        self.byte_count = byte_count
-
-    @property
-    def first(self) -> Position:
-        return Position(self.ledger_id, self.first_entry)
-
-    def tell(self, waiting: list[Done]) -> None:
-        """The receipts are written: call what waited behind them."""
-        for done in waiting:
-            try:
-                done()
-            except Exception:
-                # The block is durable and has its receipts: it counts, whoever failed behind it.
-                _log.exception(
-                    "what waited for entry %d of ledger %d failed", self.last_entry, self.ledger_id
-                )
-
-    def undo(self) -> list[PublishRun]:
-        """The parts as they waited before, their entries taken out of the block again."""
-        entries = [bytes(entry) for entry in blocks.entries(self.block, blocks.peek(self.block))]
-        parts, self.parts = self.parts, []
-        start = 0
-        for part in parts:
-            part.entries = entries[start : start + len(part.heads)]
-            start += len(part.heads)
-        return parts
 
 
 class Listener(Protocol):
@@ -188,49 +66,6 @@ class Listener(Protocol):
         written.
         """
         ...
-
-
-class Turn:
-    """The end of a turn of the event loop, shared by all topics of a broker."""
-
-    def __init__(self, clock: Clock, at_end: Callable[[Callable[[], None]], object]) -> None:
-        self._clock = clock
-        self._at_end = at_end
-        self.time_s = -1.0
-        """As `now_s`, once somebody has asked; negative before. Thousands ask."""
-        self.due: list[Publisher] = []
-        """Those that cut when this turn is over, each once. Whoever adds one has asked for the time."""
-        self.slow_before_s = -math.inf
-        """What came before that and is answered in this turn took too long."""
-
-    def now_s(self) -> float:
-        """The monotonic time as of this turn: looked at when it is first asked for."""
-        if self.time_s < 0:
-            self.time_s = self._clock.monotonic()
-            self.slow_before_s = self.time_s - slow.BOUND.s
-            self._at_end(self._end)
-        return self.time_s
-
-    def tell_slow(self, topic: str, flight: InFlightBlock) -> None:
-        """A block has the time at which it was cut: before it waited for that, after it for its bookies."""
-        took_s = self.now_s() - flight.came_s
-        bookies_s = min(took_s, max(0.0, (self._clock.now_ms() - flight.clock_ms) / 1000))
-        ledger, entry = flight.ledger_id, flight.first_entry
-        parts = {"waiting": took_s - bookies_s, "bookies": bookies_s}
-        what = f"{topic} to entry {ledger}:{entry}"
-        slow.tell("publish", what, took_s, parts, topic=topic, ledger=ledger, entry=entry)
-
-    def _end(self) -> None:
-        self.time_s = -1.0
-        due, self.due = self.due, []
-        if not due:
-            return
-        now_ms = self._clock.now_ms()
-        for publisher in due:
-            try:
-                publisher.cut(now_ms)
-            except Exception:
-                _log.exception("a topic could not cut its blocks; the others go on")
 
 
 class Reports:

@@ -20,9 +20,9 @@ from quire.security.tls import FollowedContext
 from quire.serving.model.tracing import Tracing
 from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.settings import BrokerSettings
-from quire.serving.topic.publish import Turn
 from quire.serving.topic.tail_cache import TailCache
 from quire.serving.topic.tenant_shares import TenantShares
+from quire.serving.topic.turn import Turn
 from quire.tiering.archive import Archive
 
 HELPERS: Final = 2

@@ -31,9 +31,9 @@ from quire.serving.topic.lifecycle.upkeep import Upkeep
 from quire.serving.topic.log import LedgerLog
 from quire.serving.topic.null_log import NullLog
 from quire.serving.topic.producers import ProducerPort, Stage, TopicTerminated
-from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun
+from quire.serving.topic.publish import Publisher
+from quire.serving.topic.runs import InFlightBlock, PublishRun
 from quire.serving.topic.services import Services
-from quire.wire import block as blocks
 from quire.wire.frame import Send
 
 SERVING: Final = State.SERVING
@@ -279,7 +279,7 @@ class Topic(Generic[LogT]):
         if self.log.tracing is not None:
             self.log.tracing.published(self.name, flights, turn.now_s())
         if is_read:
-            subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
+            subscriptions.confirmed([(flight.block, flight.header) for flight in flights])
 
 
 AnyTopic: TypeAlias = Topic[LedgerLog | NullLog]

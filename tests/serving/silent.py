@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.serving.topic.publish import PublishRun
+from quire.serving.topic.runs import PublishRun
 
 
 class Silent:

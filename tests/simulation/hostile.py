@@ -22,7 +22,8 @@ from quire.serving.session.connection import Connection
 from quire.serving.session.inbound import COMMANDS_A_TURN, Inbound
 from quire.serving.session.lane import Lane
 from quire.serving.session.produce import ProducerEnd
-from quire.serving.topic.publish import Publisher, PublishRun
+from quire.serving.topic.publish import Publisher
+from quire.serving.topic.runs import PublishRun
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command

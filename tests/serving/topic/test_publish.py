@@ -22,9 +22,11 @@ from quire.runtime.limits import (
     MIB,
 )
 from quire.serving.model.rates import Received, Totals
-from quire.serving.topic.publish import InFlightBlock, Publisher, PublishRun, Reports, Turn
+from quire.serving.topic.publish import Publisher, Reports
+from quire.serving.topic.runs import InFlightBlock, PublishRun
 from quire.serving.topic.segments import Active
 from quire.serving.topic.tenant_shares import TenantShares
+from quire.serving.topic.turn import Turn
 from quire.wire import block as blocks
 from quire.wire import commands, varint
 from quire.wire import pulsar_pb2 as pb
