@@ -88,7 +88,7 @@ class Bookies:
         try:
             value = (await self._store.get(paths.REPAIR_PROGRESS)).value
         except NotFound:
-            return _json(RepairRecord(state="nobody coordinates yet"))
+            return _json(RepairRecord(state="nothing to tell yet"))
         return _json(decode(RepairRecord, value, paths.REPAIR_PROGRESS))
 
     async def repair_all(self) -> None:

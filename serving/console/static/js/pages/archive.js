@@ -32,7 +32,7 @@ function view({ status, tables }) {
         [
           { title: "State", cell: ([state]) => pill(state) },
           { title: "Segments", kind: "num", cell: ([, one]) => count(one.segments) },
-          { title: "Bytes", kind: "num", cell: ([, one]) => bytes(one.bytes) },
+          { title: "Bytes", kind: "num", cell: ([state, one]) => (state === "active" ? "–" : bytes(one.bytes)) },
         ],
         Object.entries(status.segments),
         ([state]) => state,
