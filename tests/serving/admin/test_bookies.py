@@ -118,9 +118,7 @@ async def test_the_command(rest: Rest, store: MetadataStore) -> None:
     assert (await in_thread(lambda: run("show", "host-1:3181", "--json"))).json["uuid"] == "bookie-1"
     assert (await in_thread(lambda: run("decommission", "bookie-1", "--json"))).json["state"] == "draining"
     assert (await in_thread(lambda: run("keep", "bookie-1", "--json"))).json["state"] == "up"
-    assert (await in_thread(lambda: run("repair", "--run", "--json"))).json[
-        "state"
-    ] == "nothing to tell yet"
+    assert (await in_thread(lambda: run("repair", "--run", "--json"))).json["state"] == "nothing to tell yet"
     missing = await in_thread(lambda: run("show", "nobody"))
     assert missing.code == 3 and "there is no bookie nobody" in missing.err
 
