@@ -1,7 +1,7 @@
 """Objects that nobody needs any more, deleted by and by.
 
-A deletion that fails is tried again and harms nobody. One that a death prevents, or a store that bars us, leaves a
-stray, which the collector finds when the WAL is closed.
+A deletion that fails is tried again and harms nobody; where a store bars us, with the next ones that come. One that a
+death prevents leaves a stray, which the collector finds when the WAL is closed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from quire.objects.store import ObjectStore
@@ -20,13 +21,15 @@ from quire.wal.patience import until_answered
 _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
+NAMES_MAX: Final = 100_000
+"""Of some hours; of a store that forbids deletions for longer the oldest are left as strays."""
 
 
 class Trash:
     def __init__(self, store: ObjectStore, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
-        self._names: deque[str] = deque()
+        self._names: deque[str] = deque(maxlen=NAMES_MAX)
         self._emptying: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -46,11 +49,12 @@ class Trash:
     async def _empty(self) -> None:
         try:
             while self._names:
-                batch = [self._names.popleft() for _ in range(min(AT_ONCE, len(self._names)))]
+                batch = list(islice(self._names, AT_ONCE))
                 await asyncio.gather(*map(self._delete, batch))
+                for _ in batch:
+                    self._names.popleft()
         except QuireError as error:
-            _log.warning("objects that nobody needs stay until their log is closed: %s", error)
-            self._names.clear()
+            _log.warning("%d objects that nobody needs stay for now: %s", len(self), error)
         finally:
             self._emptying = None
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from quire.metadata.records import WalState
 from quire.runtime.errors import NotFound, Unavailable
+from quire.runtime.limits import KIB
 from quire.wal import wal_object
 from quire.wal.context import WalContext
 from quire.wal.own_record import OwnRecord
@@ -27,7 +28,7 @@ AT_ONCE: Final = 32
 AHEAD: Final = 4
 """The same of an open one, whose end nobody knows."""
 
-WHOLE_BYTES: Final = 256 * 1024
+WHOLE_BYTES: Final = 256 * KIB
 """A data object up to this size is read whole when its rows are, and kept: topics that trickle have a run each in it,
 so whoever takes them over would ask for it once a topic."""
 
