@@ -2,10 +2,11 @@
 
     python -m bench.failover [stop] [kill] [kill-diskless]
 
-One broker owns every topic, another one waits. Quire's asyncio client publishes five times a second to each topic, one
-message per entry (its first wait before it looks a topic up again is 10-20 ms; a stock client's 100 ms). Then the owner
-is told to stop, or killed. A topic's pause lies between two figures: its slowest publish, which began up to a fifth
-of a second after the pause did, and its longest time without a receipt, which began up to as much before it.
+One broker owns every topic, another one waits. Quire's asyncio client publishes five times a second to each topic
+(`kill-diskless`: every two seconds), one message per entry (its first wait before it looks a topic up again is 10-20
+ms; a stock client's 100 ms). Then the owner is told to stop, or killed. A topic's pause lies between two figures: its
+slowest publish, which began up to a fifth of a second after the pause did, and its longest time without a receipt,
+which began up to as much before it.
 """
 
 from __future__ import annotations

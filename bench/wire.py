@@ -75,14 +75,9 @@ def main() -> None:
     assert cut(java).fast_sends == 20_000
     show("cut a Java batch's SEND of 1024 B, 1000 producers in turn", us=best_us(lambda: cut(java), 20_000))
     heads = [b"\x08\x01\x10" + varint.encode(300 + i) for i in range(1_000)]
-    show(
-        "a receipt",
-        us=best_us(lambda: entry_frames.receipt_run(entry_frames.ledger_field(77), 5_000, heads), 1_000),
-    )
-    show(
-        "a receipt alone",
-        us=best_us(lambda: entry_frames.receipt_run(entry_frames.ledger_field(77), 5_000, heads[:1]), 1),
-    )
+    ledger = entry_frames.ledger_field(77)
+    show("a receipt", us=best_us(lambda: entry_frames.receipt_run(ledger, 5_000, heads), 1_000))
+    show("a receipt alone", us=best_us(lambda: entry_frames.receipt_run(ledger, 5_000, heads[:1]), 1))
     lengths = [1_100] * 1_000
     show(
         "a message header", us=best_us(lambda: entry_frames.message_headers(1, 77, 0, 5_000, lengths), 1_000)

@@ -23,7 +23,7 @@ from quire.runtime.errors import NotFound
 from quire.serving.model.ports import Position
 from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
 from quire.serving.topic.producers import ProducerPort
-from quire.serving.topic.publish import NO_ENTRY, Publisher
+from quire.serving.topic.publish import Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.runs import PublishRun
 from quire.serving.topic.segments import Segments
@@ -32,6 +32,9 @@ from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.entry_frames import ledger_field, receipt
 from quire.wire.frame import Send
+
+NO_ENTRY: Final = 2**64 - 1
+"""Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
 
 REPLAY_BYTES: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000

@@ -40,9 +40,6 @@ from quire.serving.topic.turn import Turn
 from quire.wire import block as blocks
 from quire.wire.entry_frames import ledger_field, receipt, receipts
 
-NO_ENTRY: Final = 2**64 - 1
-"""Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
-
 _NONE: Final[list[PublishRun]] = []
 """The parts of a block that has its receipts."""
 

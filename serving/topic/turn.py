@@ -21,7 +21,7 @@ class Due(Protocol):
 
 
 class Turn:
-    """One of a broker."""
+    """A broker has one: the time, as of this turn, and the topics that cut when it is over."""
 
     def __init__(self, clock: Clock, at_end: Callable[[Callable[[], None]], object]) -> None:
         self._clock = clock

@@ -105,9 +105,9 @@ function bookieActions(one) {
     question({ title: `Decommission bookie ${one.address}?`, text: "It takes nothing new, what it holds is copied to others, and then it leaves the cluster.", button: "Decommission", danger: true, act: act("decommission") }));
 }
 
-function repair(one, bookies) {
+function repair(one, bookieCount) {
   const leaving = Object.values(one.left ?? {}).reduce((all, each) => all + each, 0);
-  if (!one.coordinator) return panel("Repair", el("p", { class: "empty" }, bookies ? "Nothing had to be looked at yet." : "There are no bookies to copy between."));
+  if (!one.coordinator) return panel("Repair", el("p", { class: "empty" }, bookieCount ? "Nothing had to be looked at yet." : "There are no bookies to copy between."));
   const lost = Object.keys(one.lostLedgers ?? {});
   return panel(
     "Repair",
