@@ -1,16 +1,33 @@
-"""What holds for all tests: those with a real ZooKeeper or real processes under a deadline are tried up to three times.
+"""What holds for all tests.
 
-They hold processes to times (a session's end, "no publish takes longer than two seconds") on whatever machine runs
-them, so one failure may mean that the machine was busy; three in a row mean a mistake. Tests that look for lost
-messages get no second try: what is lost once is lost.
+Those with a real ZooKeeper or real processes under a deadline are tried up to three times. They hold processes to times
+(a session's end, "no publish takes longer than two seconds") on whatever machine runs them, so one failure may mean
+that the machine was busy; three in a row mean a mistake. Tests that look for lost messages get no second try: what is
+lost once is lost.
+
+What takes long begins first, or the run ends with one process that works and two that have nothing left to do. And
+what hangs is ended: pytest-timeout watches a test no longer once it has failed, and its clean-up may hang.
 """
 
 from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
 
 import pytest
 
 HELD_TO_TIMES = ("tests/cluster/", "tests/zookeeper/")
 NO_SECOND_TRY = ("test_chaos.py", "test_rescue_wal.py")
+
+LONG = (
+    "tests/simulation/",
+    "tests/spark_source/",
+    "tests/cluster/",
+    "tests/chaos/",
+    "tests/model/",
+    "tests/clients/",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +36,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         held = any(part in path for part in HELD_TO_TIMES) or "zookeeper" in getattr(item, "fixturenames", ())
         if held and not path.endswith(NO_SECOND_TRY):
             item.add_marker(pytest.mark.flaky(reruns=2))
+    items.sort(key=begins)
+
+
+def begins(item: pytest.Item) -> int:
+    """Where in the order of a run."""
+    path = item.path.as_posix()
+    return next((place for place, part in enumerate(LONG) if part in path), len(LONG))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """After twice its time a test ends its process; xdist says which one it was, and goes on in another process."""
+    marked = item.get_closest_marker("timeout")
+    timeout_s = float(marked.args[0] if marked else item.config.getini("timeout"))
+    guard = threading.Timer(2 * timeout_s, os._exit, (os.EX_SOFTWARE,))
+    guard.daemon = True
+    guard.start()
+    try:
+        return (yield)
+    finally:
+        guard.cancel()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from quire.runtime.threads import DaemonThreads
 from quire.testing.zookeeper_server import free_port
 
 from .local import ATTEMPT_S, POLL_S
@@ -57,7 +58,11 @@ class Publishing:
         self.errors: list[str] = []
         self._stopping = False
 
-    def run(self) -> None:
+    async def run(self) -> None:
+        """Until it is stopped. Its thread waits for answers for ever: a test that failed does not wait along."""
+        await DaemonThreads(1, "publishing").run(self._publish)
+
+    def _publish(self) -> None:
         while not self._stopping:
             self.producer.send_async(b"%d " % self.sent + PAYLOAD, self._answered)
             self.sent += 1
@@ -94,7 +99,7 @@ def memory_mb(cluster: Wired) -> float:
 
 async def test_a_store_that_hangs_is_waited_for(cluster: Wired) -> None:
     publishing = await asyncio.to_thread(Publishing, cluster.service_url)
-    running = asyncio.create_task(asyncio.to_thread(publishing.run))
+    running = asyncio.create_task(publishing.run())
     await asyncio.sleep(3)
     before, memory_before = await rate(publishing, 4), memory_mb(cluster)
     cluster.network.cut(BROKER, "store")
@@ -132,7 +137,7 @@ async def test_a_store_that_bars_the_broker_is_told_until_it_does_not(cluster: W
     body = b"<Error><Code>%b</Code><Message>no</Message></Error>" % code.encode()
     answer = b"%b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (SAID[code], len(body), body)
     publishing = await asyncio.to_thread(Publishing, cluster.service_url)
-    running = asyncio.create_task(asyncio.to_thread(publishing.run))
+    running = asyncio.create_task(publishing.run())
     await rate(publishing, 2)
     cluster.network.turn_away(BROKER, "store", answer)
     await until(cluster, lambda status, why: status == 503 and code in why)

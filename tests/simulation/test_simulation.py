@@ -27,7 +27,7 @@ PINNED = Path(__file__).with_name("pinned")
 SCENARIOS = Path(__file__).with_name("scenarios")
 
 SEEDS = {"ledger": 1_700, "cluster": 300, "wal": 600}
-SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "240"))
+SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "60"))
 """For the histories of a kind. A slow machine runs fewer, in which as much less must happen."""
 
 LIMIT_MET_MIN = 0.1

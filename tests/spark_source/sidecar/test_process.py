@@ -77,6 +77,16 @@ worker.main()
 """A worker to which something happens at one of its steps: once, or each time it gets there."""
 STEPS = 11
 
+EAGER_WORKER = """
+import os
+from quire.spark_source.sidecar import worker
+
+os.nice = lambda increment: 0
+os.sched_setscheduler = lambda *given: None
+worker.main()
+"""
+"""A worker that is no less urgent than others: one that is gets no turn while other tests keep all cores busy."""
+
 
 def archived_of(segment: Any) -> Archived:
     pointer = ArchivePointer(archived_ms=TIME_MS, **segment.archive)
@@ -105,6 +115,7 @@ async def builders(archivist: Any) -> AsyncIterator[Callable[..., SidecarBuilder
     def make(*odd: object, **more: Any) -> SidecarBuilder:
         if odd:
             more["argv"] = (sys.executable, "-c", ODD_WORKER, *map(str, odd))
+        more.setdefault("argv", (sys.executable, "-c", EAGER_WORKER))
         made.append(SidecarBuilder(archivist.url, **{"pause_s": 0.01, **more}))
         made[-1].start()
         return made[-1]
@@ -304,7 +315,7 @@ def _wait(condition: Callable[[], object]) -> None:
 
 
 async def test_it_runs_when_nobody_else_wants_to(segments: Any, builders: Any) -> None:
-    builder = builders()
+    builder = builders(argv=process.WORKER)
     builder.look(segments[:1])
     await until(lambda: counts(builder) == (1, 0, 0))
     assert os.sched_getscheduler(builder.pid) == os.SCHED_IDLE and os.getpriority(0, builder.pid) == 19
