@@ -17,7 +17,7 @@ demo: $(VENV)/.demo
 
 # Three processes, for tests wait more than they work; the tests of a file stay together, in order.
 test: $(VENV)/.dev
-	$(BIN)/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 1 $(TESTS)
+	$(BIN)/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
 
 # The tests with real Spark on each PySpark that Quire knows: an environment for each, of 450 MB to download.
 SPARKS ?= 4.0.5 4.1.4 4.2.0 4.3.0

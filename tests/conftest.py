@@ -47,7 +47,7 @@ def begins(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """After twice its time a test ends its process; xdist says which one it was, and goes on in another process."""
+    """After twice its time a test ends its process, and so the run; xdist says which test it was."""
     marked = item.get_closest_marker("timeout")
     timeout_s = float(marked.args[0] if marked else item.config.getini("timeout"))
     guard = threading.Timer(2 * timeout_s, os._exit, (os.EX_SOFTWARE,))
