@@ -33,7 +33,7 @@ from .load import Follower, Log, StockFollower, StockStream
 from .raw import Raw
 from .server import SMALL, Server
 
-SHORT_S = 120.0
+SHORT_S = 60.0
 KILLS = int(os.environ.get("QUIRE_CHAOS_KILLS", "50"))
 KILLS_S = float("inf") if "QUIRE_CHAOS_KILLS" in os.environ else SHORT_S
 SEED = int(os.environ.get("QUIRE_CHAOS_SEED", SystemRandom().getrandbits(32)))

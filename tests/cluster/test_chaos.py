@@ -48,7 +48,7 @@ from .local import POLL_S
 from .verdict import check, read
 from .wired import Wired, wired
 
-SECONDS = float(os.environ.get("QUIRE_CHAOS_SECONDS", "45"))
+SECONDS = float(os.environ.get("QUIRE_CHAOS_SECONDS", "30"))
 SEED = int(os.environ.get("QUIRE_CHAOS_SEED", SystemRandom().getrandbits(32)))
 
 SESSION_S = 2.0

@@ -108,9 +108,10 @@ def restore(session: requests.Session, url: str) -> None:
 
 
 def failures(url: str, document: dict[str, Any], asked: Asked, examples: int = EXAMPLES) -> list[str]:
-    """What did not fit the document. Blocks. A request can be wrong in more ways than right."""
-    wrong = asked.mode is GenerationMode.NEGATIVE
-    settings = hypothesis_settings(SETTINGS, max_examples=examples * (3 if wrong else 1))
+    """What did not fit the document. Blocks. A request can be wrong in more ways than right, and than its path."""
+    settings = hypothesis_settings(
+        SETTINGS, max_examples=examples * (3 if asked is KINDS["wrong ones"] else 1)
+    )
     session, found = requests.Session(), []
     schema = schemathesis.openapi.from_dict(document, config=CONFIG)
     for made in schema.get_all_operations():
