@@ -27,14 +27,20 @@ PINNED = Path(__file__).with_name("pinned")
 SCENARIOS = Path(__file__).with_name("scenarios")
 
 SEEDS = {"ledger": 1_700, "cluster": 300, "wal": 600}
-SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "60"))
+SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "80"))
 """For the histories of a kind. A slow machine runs fewer, in which as much less must happen."""
 
 LIMIT_MET_MIN = 0.1
 """Of each limit that takes small values: in which part of the histories it is met."""
 
-EXPECTED_MIN = 3
+PART = 1 / 3
+"""Of what would be expected of a part of the histories so much must happen in it: by chance it is less."""
+
+EXPECTED_MIN = 8
 """In a part of the histories nothing is asked for that is expected more seldom: by chance there is none at all."""
+
+HISTORIES_FOR_LIMITS = 30
+"""With fewer some limit is met in none of them."""
 
 MUST_BE_SEEN = {
     "ledger": {
@@ -172,12 +178,12 @@ def test_all_invariants_hold_in_every_history(kind: str) -> None:
     share = len(each_seen) / SEEDS[kind]
     told = "\n".join(f"{kind} seed {each.plan.seed}: {each.detail}" for each in failed)
     assert not failed, f"python -m tests.simulation --kind {kind} --seed N --trace\n{told}"
-    slack = 1 if share == 1 else 0.5  # by chance, what is rare is rarer still in a part of them
+    slack = 1 if share == 1 else PART
     expected = {what: int(least * share * slack) for what, least in MUST_BE_SEEN[kind].items()}
     judged = {what: least for what, least in expected.items() if share == 1 or least >= EXPECTED_MIN}
     quiet = {what: seen[what] for what, least in judged.items() if seen[what] < least}
     assert not quiet, f"too little happens: {quiet}"
-    if kind == "cluster":
+    if kind == "cluster" and len(each_seen) >= HISTORIES_FOR_LIMITS:
         unmet = {limit: met for limit, met in shares_met(each_seen).items() if met < LIMIT_MET_MIN * slack}
         assert not unmet, f"limits that too few of the histories meet in which they are small: {unmet}"
     print(f"{kind}: {len(each_seen)} histories, {virtual_s / cpu_s:.0f} times as fast as real time")
