@@ -14,7 +14,7 @@ from quire.objects.s3 import Patience, S3BlockingStore, S3Location
 from quire.objects.store import BlockingStore, ObjectStore
 from quire.runtime.errors import ConfigurationError
 
-LOG_TIMEOUT_S: Final = 10
+LOG_TIMEOUT_S: Final = 5
 
 
 def open_store(url: str) -> ObjectStore:

@@ -1,7 +1,7 @@
 """A store that is slow or refuses is waited for, for as long as it takes; only proof ends anything.
 
 Proof is what an answer proves: an object that is not there or is damaged, a record that somebody changed, a store that
-bars us. Else the same again, after 50 ms, and at last each five seconds.
+bars us. Else the same again, after 50 ms, and at last each two seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S: Final = 0.05
-LAST_WAIT_S: Final = 5.0
+LAST_WAIT_S: Final = 2.0
 TOLD_FROM_S: Final = 1.0
 """The first wait of this length is told in the log."""
 

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 HANG_S = float(os.environ.get("QUIRE_HANG_SECONDS", "20"))
 """More than two time-outs of a request. It was tried with 60."""
 
-SOON_S = 20.0
-"""The longest pause before an upload is tried again is 5 s, a request that hangs ends after 10, and the rate is that of
+SOON_S = 12.0
+"""The longest pause before an upload is tried again is 2 s, a request that hangs ends after 5, and the rate is that of
 two seconds, after two in which it may not be there yet."""
 
 BROKER = "broker-1"
