@@ -83,9 +83,9 @@ class LedgerContext:
         """`record` has just been closed by this process: report it if some copy may be missing, or lack blocks.
 
         `is_whole`: every bookie it names now answered every block. Ones before an ensemble change need not have, and a
-        recovery cannot know.
+        recovery cannot know. The only copy lacks nothing.
         """
-        if not is_whole:
+        if not is_whole and record.write_quorum > 1:
             self.reports.may_lack(record.ledger_id, "closed while a bookie may have lacked blocks")
         elif [len(each.bookies) for each in record.fragments] != [record.write_quorum]:
             self.reports.may_lack(record.ledger_id, "closed narrow, or after it left a bookie")

@@ -37,6 +37,8 @@ KEPT: Final = 5
 LOOK_S: Final = 15.0
 INTERVAL_S: Final = 600.0
 """Between two copies."""
+SETTLED_S: Final = 60.0
+"""From when another process was the coordinator until this one takes a copy: it has that one's topics to load now."""
 SHARE: Final = 0.01
 """Of its time a coordinator spends on copies at most, failed ones too: where one takes a minute, there is one in a
 hundred."""
@@ -209,7 +211,9 @@ class MetadataCopies:
 
     async def look(self) -> None:
         """Take one when it is time. A failure is told once, and tried again as soon as its own cost allows."""
-        if not self._is_coordinator() or self._clock.monotonic() < self._next_s:
+        if not self._is_coordinator():
+            self._next_s = max(self._next_s, self._clock.monotonic() + SETTLED_S)
+        if self._clock.monotonic() < self._next_s:
             return
         began_s, wait_s = self._clock.monotonic(), LOOK_S
         try:

@@ -182,6 +182,10 @@ class Bundles:
         opening = self._open.get(name)
         return opening is not None and _has_succeeded(opening)
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether it is open, or somebody waits for its state log."""
+        return name in self._open
+
     async def _begin(self, name: str, namespace: NamespaceRecord) -> Bundle:
         bundle = self._make(name)
         try:

@@ -62,7 +62,8 @@ class TopicLoader:
             watch.part("its namespace")
             if name.is_persistent and not self._bundles.is_open(bundle):
                 async with self._slots:
-                    await self._catalogue.find_or_create(name, namespace, create)
+                    if not self._bundles.is_wanted(bundle):  # by a topic that exists
+                        await self._catalogue.find_or_create(name, namespace, create)
                 watch.part("its record")
                 self._ownership.still(name, bundle)
                 await self._bundles.of(namespace, name)

@@ -488,3 +488,14 @@ async def test_a_bookie_whose_port_fails_is_an_unknown_and_no_reason_to_wait_for
         with pytest.raises(Unavailable, match="a mistake"):
             await asyncio.wait_for(cluster.ledgers.recover(writer.ledger_id), 5)
     assert (await cluster.ledgers.recover(writer.ledger_id)).last_entry == -1
+
+
+@pytest.mark.parametrize(("copies", "is_told"), [(1, False), (2, True)])
+async def test_a_ledger_with_one_copy_is_no_matter_for_repair_after_a_recovery(copies: int, is_told: bool):
+    cluster = MemoryCluster(copies)
+    policy = PersistencePolicy(write_quorum=copies, ack_quorum=1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), policy)
+    await listener.until(write(writer, blocks=3))
+    writer.abandon()
+    await cluster.ledgers.recover(writer.ledger_id)
+    assert await _knocked(cluster) == is_told

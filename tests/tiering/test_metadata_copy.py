@@ -112,6 +112,9 @@ async def test_the_coordinator_alone_takes_one_now_and_then_and_none_too_often()
     assert not store.lists and not await objects.list()
     is_coordinator = True
     await copies.look()
+    assert not store.lists, "it takes over another one's topics at this moment"
+    clock.advance_ms(int(1000 * metadata_copy.SETTLED_S))
+    await copies.look()
     assert len(await objects.list()) == 1
     took = store.lists
     pause_s = int(took / metadata_copy.SHARE)

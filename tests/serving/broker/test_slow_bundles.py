@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from quire.ledger.state_log import StateLog
+from quire.metadata import paths
 from quire.metadata.records import Policies
+from quire.metadata.store import Node
 from quire.serving.cluster import bundles
 from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse
@@ -42,3 +45,27 @@ async def test_waiting_for_a_state_log_holds_no_slot_of_loads(
         assert not any(each.done() for each in waiting)
         may_open.set()
         assert [topic.topic_name for topic in await asyncio.gather(*waiting)] == slow
+
+
+async def test_who_takes_topics_over_reads_each_record_once(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for those that come before somebody has begun to open their bundle."""
+    names = [TopicName.parse(f"public/default/{number}") for number in range(40)]
+    first = await house.start()
+    for name in names:
+        await first.registry.open(name, create=True)
+    await house.kill(first)
+    broker = await house.start(topic_loads_max=SLOTS)
+    store, reads = broker.services.store, Counter[str]()
+    get = store.get
+
+    async def counted(path: str) -> Node:
+        reads[path.rpartition("/")[0]] += 1
+        return await get(path)
+
+    monkeypatch.setattr(store, "get", counted)
+    await asyncio.gather(*(broker.registry.open(name, create=True) for name in names))
+    namespace = await broker.namespaces.get("public", "default")
+    opened = len({bundles.bundle_of(namespace, name) for name in names})
+    assert len(names) <= reads[paths.topics_of("public", "default")] <= len(names) + SLOTS * opened
