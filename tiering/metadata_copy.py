@@ -38,7 +38,7 @@ LOOK_S: Final = 15.0
 INTERVAL_S: Final = 600.0
 """Between two copies."""
 SETTLED_S: Final = 60.0
-"""From when another process was the coordinator until this one takes a copy: it has that one's topics to load now."""
+"""From the start, or from when another process was the coordinator, until a copy: there are topics to load then."""
 SHARE: Final = 0.01
 """Of its time a coordinator spends on copies at most, failed ones too: where one takes a minute, there is one in a
 hundred."""
@@ -204,6 +204,7 @@ class MetadataCopies:
         self._failing = ""
 
     async def start(self) -> None:
+        self._next_s = self._clock.monotonic() + SETTLED_S
         self._tasks.start_every(LOOK_S, self.look, "copy the metadata")
 
     async def stop(self) -> None:
