@@ -323,7 +323,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(one, select.POLLIN)
         for one in writers:
             poll.register(one, select.POLLOUT)
-        ready = {fd for fd, _ in poll.poll(0 if decrypted else None if timeout is None else timeout * 1000)}
+        patience_ms = None if timeout is None else max(0.0, timeout) * 1000
+        ready = {fd for fd, _ in poll.poll(0 if decrypted else patience_ms)}
         readable = [one for one in readers if one.fileno() in ready or one in decrypted]
         return readable, [one for one in writers if one.fileno() in ready], []
 
