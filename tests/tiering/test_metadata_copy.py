@@ -127,6 +127,21 @@ async def test_the_coordinator_alone_takes_one_now_and_then_and_none_too_often()
     assert len(await objects.list()) == 2
 
 
+async def test_a_process_that_has_just_begun_has_topics_to_load_first() -> None:
+    clock, objects = ManualClock(), MemoryObjectStore()
+    store = Slow(clock)
+    await begin_cluster(store, 5)
+    copies = MetadataCopies(store, objects, clock, lambda: True)
+    await copies.start()
+    clock.advance_ms(int(1000 * metadata_copy.SETTLED_S) - 1)
+    await copies.look()
+    assert not store.lists
+    clock.advance_ms(1)
+    await copies.look()
+    assert len(await objects.list()) == 1
+    await copies.stop()
+
+
 async def test_an_archive_that_fails_costs_the_metadata_store_no_more_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
