@@ -16,6 +16,7 @@ from quire.security import connections as module
 from quire.security.configuration import Configuration, Limits
 from quire.security.security import make_security
 from quire.serving.broker import Broker
+from quire.serving.session import requests
 from quire.serving.session.inbound import COMMANDS_A_TURN, Stop
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -167,7 +168,29 @@ async def test_clients_of_a_proxy_count_for_their_roles_and_not_for_its_address(
     assert "2 connections of a" in await refused(through("a"))
 
 
-# -- how fast one may ask ----------------------------------------------------------------------------------
+# -- how much one may ask at once, and how fast ------------------------------------------------------------
+
+
+async def test_who_has_asked_for_too_much_is_read_again_when_a_tenth_is_done(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when half is: what it publishes to the first of a thousand topics waits behind what it asks."""
+    monkeypatch.setattr(requests, "REQUESTS_PENDING_PER_CONNECTION_MAX", 20)
+    client = await let_in(await house.start())
+    works = [asyncio.Event() for _ in range(20)]
+    for work in works:
+        assert client.transport.reading
+
+        async def wait(work: asyncio.Event = work) -> None:
+            await work.wait()
+
+        client.connection.requests.start(wait(), "wait")
+    for done, work in enumerate(works, 1):
+        assert client.transport.reading == (done > 2)
+        assert (Stop.REQUESTS in client.connection.inbound.stops) == (done <= 2)
+        work.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 async def test_who_asks_too_fast_waits_and_nobody_else(house: BrokerHouse) -> None:
