@@ -15,7 +15,8 @@ run: $(VENV)/.run
 demo: $(VENV)/.demo
 	@$(BIN)/quire demo
 
-# Three processes, for tests wait more than they work; the tests of a file stay together, in order.
+# Three processes, for tests wait more than they work; the tests of a file stay together, in order, and long files come
+# first (`tests/conftest.py`). A process that ends, as one does whose test hangs, ends the run: xdist would wait for ever.
 test: $(VENV)/.dev
 	$(BIN)/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
 

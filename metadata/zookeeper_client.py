@@ -315,7 +315,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """What TLS has read and decrypted already can be read, and the system knows nothing of it.
 
         kazoo asks for it within one answer only: the next answer of the same record would wait until another one comes.
-        And it makes an epoll each time, four times for a request, which took more than all the rest of one.
+        And it makes an epoll each time, four times for a request, which took as long as all the rest of one.
         """
         decrypted = [one for one in readers if isinstance(one, SSLSocket) and one.pending()]
         poll = select.poll()

@@ -18,6 +18,7 @@ from collections.abc import Generator
 import pytest
 
 HELD_TO_TIMES = ("tests/cluster/", "tests/zookeeper/")
+TRIES = 3
 NO_SECOND_TRY = ("test_chaos.py", "test_rescue_wal.py")
 
 LONG = (
@@ -35,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.as_posix()
         held = any(part in path for part in HELD_TO_TIMES) or "zookeeper" in getattr(item, "fixturenames", ())
         if held and not path.endswith(NO_SECOND_TRY):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            item.add_marker(pytest.mark.flaky(reruns=TRIES - 1))
     items.sort(key=begins)
 
 
@@ -47,10 +48,10 @@ def begins(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """After twice its time a test ends its process, and so the run; xdist says which test it was."""
-    marked = item.get_closest_marker("timeout")
+    """A time-out after its last try a test ends its process, and so the run; xdist says which test it was."""
+    marked, tries = item.get_closest_marker("timeout"), TRIES if item.get_closest_marker("flaky") else 1
     timeout_s = float(marked.args[0] if marked else item.config.getini("timeout"))
-    guard = threading.Timer(2 * timeout_s, os._exit, (os.EX_SOFTWARE,))
+    guard = threading.Timer((tries + 1) * timeout_s, os._exit, (os.EX_SOFTWARE,))
     guard.daemon = True
     guard.start()
     try:

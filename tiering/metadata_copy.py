@@ -3,7 +3,7 @@
     metadata/CLUSTER/TIME-UNIQUE    `sealed`, kind "metadata", version 1: zlib over records, each 4 bytes of length and
                                     msgpack: the cluster's id and the time first, then a `CopiedNode` for each node
 
-The coordinator takes one every ten minutes, a minute after it became that at first, more seldom where taking one takes
+The coordinator takes one every ten minutes, the first a minute after it became that, more seldom where taking one takes
 long, and the last five of its cluster are kept: who begins another cluster over the same archive, in the hour after the
 loss, has not lost them as well. It has every node that outlives its session, but for repair's queue and progress, which
 an audit finds again, and the tombstones that wait for write-ahead logs of others. It is read node by node while the

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GO_ON_SHARE: Final = 0.9
+RESUME_SHARE: Final = 0.9
 """Of the requests that may be worked on. A client with a thousand topics has asked for all of them when it comes back,
-and what it publishes to the first of them comes after that: it waits until the connection is read again.
-"""
+and what it publishes to the first of them comes after that: it waits until the connection is read again."""
+
 RETRY_S_MAX: Final = 10.0
 RETRY_STEP_S: Final = 0.05
 
@@ -63,7 +63,7 @@ class Requests:
 
     def _ended(self, _: asyncio.Task[None]) -> None:
         self.pending -= 1
-        if self.pending <= GO_ON_SHARE * REQUESTS_PENDING_PER_CONNECTION_MAX:
+        if self.pending <= RESUME_SHARE * REQUESTS_PENDING_PER_CONNECTION_MAX:
             self._inbound.go_on(Stop.REQUESTS)
 
 
