@@ -2,12 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-ROOMS := runtime wire metadata security bookie ledger objects wal tiering serving rescue client gateway spark_source testing demo cli
+# The versions that the tests ran with; `make test CONSTRAINTS=` takes the newest.
+CONSTRAINTS ?= constraints.txt
 
-# Spark looks for data sources through the folders of the path, where an editable install shows no modules.
-SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
-
-.PHONY: run demo test spark-matrix chaos simulate mutations model fuzz check typecheck format proto bench helm monitoring wheel clean
+.PHONY: run demo test test-fast spark-matrix chaos simulate mutations model fuzz check typecheck format constraints proto bench helm monitoring docs wheel clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -20,6 +18,12 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
 
+# A part of the tests, for while one writes: no Spark, no Java, no cluster of processes.
+FAST := test_architecture.py test_formats.py test_configuration.py wire runtime metadata identity objects bookie ledger wal \
+	tiering security client
+test-fast: $(VENV)/.fast
+	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(or $(TESTS),$(addprefix tests/,$(FAST)))
+
 # The tests with real Spark on each PySpark that Quire knows: an environment for each, of 450 MB to download.
 SPARKS ?= 4.0.5 4.1.4 4.2.0 4.3.0
 spark-matrix: $(addprefix build/spark/,$(SPARKS))
@@ -29,11 +33,10 @@ spark-matrix: $(addprefix build/spark/,$(SPARKS))
 build/spark/%: pyproject.toml
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install -q -e '.[dev]' pyspark==$*
-	@ln -sf "$(CURDIR)/pyspark_quire.py" "$$($@/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 	@touch $@
 
-# Kill, pause, cut off, fill up and replace processes of a cluster at random for ten minutes, and then of one without
-# bookies, with its store. SEED=… repeats a run.
+# Kill, pause, cut off, fill up, replace and misuse processes of a cluster at random for ten minutes, and then of one
+# without bookies: with its bucket, and with a directory. SEED=… repeats a run.
 chaos: $(VENV)/.dev
 	QUIRE_CHAOS_SECONDS=600 $(if $(SEED),QUIRE_CHAOS_SEED=$(SEED)) $(BIN)/pytest -q -s tests/cluster/test_chaos.py
 
@@ -59,24 +62,21 @@ mutations: $(VENV)/.dev
 check: $(VENV)/.dev typecheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.english
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Type checkers do not follow the mapping in pyproject.toml, so the rooms are linked into one folder for them.
 TYPED_TESTS := tests.chaos tests.fuzz tests.history tests.model tests.simulation bench deploy.monitoring
-typecheck: build/typed/quire
-	MYPYPATH=build/typed:. $(BIN)/mypy --cache-dir build/mypy \
+typecheck: $(VENV)/.dev
+	$(BIN)/mypy --cache-dir build/mypy \
 		$(if $(ROOM),-p quire.$(ROOM),-p quire $(addprefix -p ,$(TYPED_TESTS)))
-
-build/typed/quire: Makefile
-	@mkdir -p $@
-	@ln -sfn ../../../quire/__init__.py $@/__init__.py
-	@ln -sfn ../../../quire/__main__.py $@/__main__.py
-	@ln -sfn ../../../quire/py.typed $@/py.typed
-	@for room in $(ROOMS); do ln -sfn ../../../$$room $@/$$room; done
-	@touch $@
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Note the versions of this environment in constraints.txt.
+constraints: $(VENV)/.dev $(VENV)/.docs
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 proto: $(VENV)/.dev
 	$(BIN)/python -m grpc_tools.protoc -Iwire --python_out=wire --pyi_out=wire wire/pulsar.proto
@@ -88,21 +88,28 @@ $(VENV)/.run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire into $(VENV) ..."
 	@$(BIN)/python -m pip install -e '.[security]'
-	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire, Spark and the stock client into $(VENV) ..."
 	@$(BIN)/python -m pip install -e '.[demo,security]'
-	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire and its tests' needs into $(VENV) ..."
-	@$(BIN)/python -m pip install -e '.[dev]'
-	@$(SHOW_TO_SPARK)
+	@$(BIN)/python -m pip install -e '.[dev]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.fast: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $(VENV)/.dev || $(BIN)/python -m pip install -e '.[test]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q -e '.[docs]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 # What tests/helm needs, compiled by Go: minutes the first time.
@@ -114,6 +121,11 @@ helm:
 # runbook in this clone, or to yours: RUNBOOK='https://wiki/quire/runbook.html#%s'
 monitoring: $(VENV)/.dev
 	$(if $(RUNBOOK),RUNBOOK='$(RUNBOOK)') $(BIN)/python -m deploy.monitoring.generate
+
+# The documentation as a site. Its links to source files lead to REPOSITORY=https://….
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(if $(REPOSITORY),REPOSITORY_URL='$(REPOSITORY)') $(BIN)/mkdocs build
+	@echo "$(CURDIR)/build/site/index.html"
 
 wheel: $(VENV)/.run
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .

@@ -1,5 +1,5 @@
-"""Measurements: one file per question, one way to print a result (`report`).
+"""Benchmarks: one module per question, with a common output format (`report`).
 
-`python -m bench` lists the questions. Speed is a ratio within one run or CPU time per entry; wall clock stands
-beside it. The results of the reference machine are in `docs/performance.md`.
+`python -m bench` lists the benchmarks. The main figures are ratios within one run and CPU time per entry, which repeat
+better than wall-clock time; that is printed, too. `docs/performance.md` has the results of the reference machine.
 """

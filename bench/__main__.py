@@ -1,4 +1,4 @@
-"""`python -m bench`: what can be measured, and how."""
+"""List of the benchmarks, printed by `python -m bench`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What the archive costs on a filesystem: upload with verification, reading back in order, and one cold look-up.
+"""Benchmark of the archive on a filesystem: verified upload, sequential read, and one cold look-up.
 
 python -m bench.archive [--directory DIR] [--mib 1024]
 
-CPU is this process's, all threads. Reading back is what a broker does for a consumer that catches up: proven blocks of
-the object, in order, one reader, a cold cache each time (direct I/O: the page cache has no part in it).
+CPU time is this process's, over all threads. The sequential read is what a broker does for a consumer that catches up:
+one reader reads and verifies the object's blocks in order. Its cache is cold, because direct I/O bypasses the page
+cache.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.objects.filesystem import FilesystemStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import GIB, MIB
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 from quire.tiering.read_back import ArchiveCache
 from quire.wire import block
 from quire.wire.block import Buffer
 
 SHAPES = ((16, 16 * 1024), (250, 1024), (1, 1024))
-"""(entries per block, bytes per entry)"""
+"""Measured block shapes: (entries per block, bytes per entry)."""
 
 
 class Source:
-    """A segment of equal blocks, cut as they are read. Its own cost is measured and taken off."""
+    """Segment of equal blocks, which are created as they are read. Its own cost is measured, and subtracted."""
 
     def __init__(self, entry_count: int, entry_bytes: int, size_bytes: int) -> None:
         self._entries = [b"\x0e\x01" + os.urandom(entry_bytes - 2)] * entry_count
@@ -61,14 +63,15 @@ class Source:
 
 async def upload(archive: Archive, source: Source) -> ArchivePointer:
     wall, cpu = time.perf_counter(), time.process_time()
-    pointer = await archive.offload("bench", source.record(), source)
+    pointer = (await archive.offload("bench", source.record(), source)).archive
+    assert pointer is not None
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu - source.cutting_s
     show("upload and verify", MB_s=pointer.bytes / wall / 1e6, cpu_s_per_GiB=cpu * GIB / pointer.bytes)
     return pointer
 
 
 async def read_in_order(archive: Archive, pointer: ArchivePointer, bytes_max: int) -> int:
-    """Read the whole object; answers its number of blocks."""
+    """Read the whole object in order, and return its number of blocks."""
     reader = archive.open(pointer)
     entry = count = 0
     while blocks := await reader.read(entry, bytes_max):
@@ -79,7 +82,7 @@ async def read_in_order(archive: Archive, pointer: ArchivePointer, bytes_max: in
 
 async def read_back(store: FilesystemStore, pointer: ArchivePointer, source: Source) -> None:
     for bytes_max in (256 * 1024, MIB):
-        archive = Archive(store, SystemClock(), cache=ArchiveCache())
+        archive = Archive(TrustedPlace(store), SystemClock(), cache=ArchiveCache())
         wall, cpu = time.perf_counter(), time.process_time()
         count = await read_in_order(archive, pointer, bytes_max)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -97,7 +100,7 @@ async def read_back(store: FilesystemStore, pointer: ArchivePointer, source: Sou
 async def look_up(store: FilesystemStore, pointer: ArchivePointer, source: Source) -> None:
     waits = []
     for number in range(20):
-        archive = Archive(store, SystemClock(), cache=ArchiveCache())
+        archive = Archive(TrustedPlace(store), SystemClock(), cache=ArchiveCache())
         begin = time.perf_counter()
         await archive.open(pointer).read(number * source.block_count // 20 * source.entry_count, 1)
         waits.append(time.perf_counter() - begin)
@@ -111,7 +114,7 @@ async def main(directory: Path, size_bytes: int, shapes: Sequence[tuple[int, int
     for entry_count, entry_bytes in shapes:
         show("shape", entries_per_block=entry_count, entry_bytes=entry_bytes)
         source = Source(entry_count, entry_bytes, size_bytes)
-        pointer = await upload(Archive(store, SystemClock()), source)
+        pointer = await upload(Archive(TrustedPlace(store), SystemClock()), source)
         await read_back(store, pointer, source)
         await look_up(store, pointer, source)
         await store.delete(pointer.name)

@@ -1,9 +1,9 @@
-"""What one bookie takes in process: groups, bytes, CPU per entry; latency beside the disk's own; replay.
+"""Benchmark of one bookie in this process: write throughput, CPU per entry, latency compared with the disk's, replay.
 
 python -m bench.bookie [DIRECTORY]
 
-Throughput: one writer keeps `IN_FLIGHT` requests under way. Latency: blocks of one entry, one at a time, beside
-single durable 4 KiB writes into a pre-written file of the same disk.
+For throughput, one writer keeps `IN_FLIGHT` requests in flight. For latency, blocks of one entry are written one at a
+time. For comparison, single 4 KiB pages are written durably into a preallocated file on the same disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def settings(directory: Path) -> BookieSettings:
 
 
 class Writer:
-    """Keeps blocks under way, the next one as soon as one is answered, as a ledger's writer does."""
+    """Writer that keeps a number of add requests in flight: it sends the next one when a response arrives."""
 
     ledgers_used = 0
 
@@ -148,7 +148,7 @@ async def measure(directory: Path) -> None:
     storage = Storage(settings(directory))
     await storage.start()
     show("start on an empty directory", ms=(perf_counter() - begin) * 1e3)
-    await asyncio.sleep(1)  # let the first spare segment be pre-written
+    await asyncio.sleep(1)  # until the first spare segment is preallocated
     alone = disk_alone(directory)
     taken = await latency(storage)
     show(
@@ -168,7 +168,7 @@ async def measure(directory: Path) -> None:
 
 
 async def measure_replay(directory: Path) -> None:
-    """How long a start takes with 1 GiB in the journal and nothing in the entry log."""
+    """Measure the time of a start with 1 GiB in the journal and an empty entry log."""
     begin, cpu = perf_counter(), process_time()
     storage = Storage(settings(directory))
     await storage.start()
@@ -177,7 +177,7 @@ async def measure_replay(directory: Path) -> None:
 
 
 async def fill(directory: Path) -> None:
-    """A process that writes 1 GiB, flushes nothing, and dies."""
+    """Write 1 GiB without flushing a memtable, and kill this process."""
     storage = Storage(replace(settings(directory), memtable_bytes=1100 * MIB))
     await storage.start()
     await Writer(storage, 1024, 200, 10).write(TOTAL_BYTES // (200 * 1024))

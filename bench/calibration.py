@@ -1,9 +1,9 @@
-"""How fast this machine is right now, so that figures of different days and machines can be compared.
+"""Calibration: the machine's current speed, so that results of different days and machines can be compared.
 
     python -m bench.calibration
 
-Four pieces of work that never change, a third of a second in all: what a server asks of the interpreter, the memory and
-the disk. Each is the best of some tries; the disk's is the median, in the folder where `tempfile` puts its files.
+It measures four fixed pieces of work of the interpreter, the memory and the disk, in a third of a second. Each figure
+is the best of several tries, except the disk's, which is the median in `tempfile`'s directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAGE: Final = bytes(4096)
 
 
 def calibration() -> dict[str, float]:
-    """Nanoseconds of a turn of an empty loop, GB/s of a checksum and of a copy, microseconds of an fdatasync."""
+    """Measure an empty loop's iteration (ns), a checksum and a copy (GB/s), and an fdatasync (µs)."""
     buffer = bytearray(os.urandom(1 << 20) * (BYTES >> 20))
     return {
         "loop_ns": _best(_loop) / TURNS * 1e9,
@@ -51,7 +51,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _sync() -> float:
-    """A page written over, as a journal does it, and made durable."""
+    """Return the seconds that it takes to overwrite a page durably, as a journal does."""
     with tempfile.NamedTemporaryFile() as file:
         descriptor = file.fileno()
         os.write(descriptor, PAGE * SYNCS)

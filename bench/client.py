@@ -1,9 +1,9 @@
-"""What the asyncio client moves in one process: batched publishing and consuming, messages per second.
+"""Benchmark of the asyncio client in one process: messages per second for batched publishing and consuming.
 
     python -m bench.client --url pulsar://127.0.0.1:6650
 
-The broker runs in another process. 100 B messages in batches of the default settings; publishing waits for all
-receipts, consuming acknowledges every message.
+The broker runs in another process. Messages have 100 B, and are batched by the default settings. Publishing waits for
+all receipts; consuming acknowledges every message.
 """
 
 from __future__ import annotations

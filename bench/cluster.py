@@ -1,7 +1,8 @@
-"""A cluster's figures: ZooKeeper, one broker and three bookies as processes on this machine, 3/3/2, fdatasync before
-every answer.
+"""Benchmark of a cluster: ZooKeeper, one broker and three bookies as processes on this machine.
 
     python -m bench.cluster [question ...]
+
+Ledgers have an ensemble of 3, a write quorum of 3 and an ack quorum of 2; bookies call fdatasync before each response.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from bench.server import drop_page_cache
 
 KIB = 1024
 OLD_ENTRIES = 5 * KIB**3 // (16 * KIB)
-"""5 GiB in entries of 16 KiB."""
+"""Number of entries of 16 KiB in 5 GiB."""
 
 
 def publish(label: str, *arguments: object) -> Callable[[], None]:
-    """Publish to a fresh cluster; the server is the broker, a bookie's figures are the mean of the three."""
+    """Return a measurement of publishing to a new cluster.
+
+    Server figures are the broker's; bookie figures are the mean of the three bookies.
+    """
 
     def measure() -> None:
         with fresh() as cluster:
@@ -32,7 +36,10 @@ def publish(label: str, *arguments: object) -> Callable[[], None]:
 
 
 def lose(label: str, number: signal.Signals, bookies: int) -> Callable[[], None]:
-    """A bookie dies or stops under a steady load: `max_ms` is the publish that suffered most."""
+    """Return a measurement in which a bookie gets signal `number` under a steady load.
+
+    Its `max_ms` is the slowest publish.
+    """
 
     def measure() -> None:
         with fresh(bookies) as cluster:
@@ -48,7 +55,7 @@ def lose(label: str, number: signal.Signals, bookies: int) -> Callable[[], None]
 
 
 def isolation() -> None:
-    """A steady 5,000/s alone, and then while a consumer drains old data from the bookies' disks."""
+    """Measure a steady load of 5,000/s, first alone, then while a consumer reads old data from the bookies' disks."""
     old = ("--prefix", "old", "--size", 16 * KIB, "--count", OLD_ENTRIES)
     steady = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000, "--seconds", 12)
     with fresh() as cluster:
@@ -61,7 +68,7 @@ def isolation() -> None:
 
 
 def by_gateway() -> None:
-    """The same load in turns through the gateway and to the broker itself, three times each."""
+    """Measure the same load through the gateway and directly to the broker, alternating, three times each."""
     kinds = {
         "1 KiB batched": ("--size", KIB, "--batch", 120, "--outstanding", 200),
         "1 KiB unbatched": ("--size", KIB, "--outstanding", 2000),

@@ -1,11 +1,11 @@
-"""Delayed delivery: memory of a million waiting messages, how late they come, and what it costs who has none.
+"""Benchmark of delayed delivery: memory of a million delayed messages, lateness, and the cost without any.
 
 python -m bench.delayed
 
-Memory is the growth of a process that holds one shared subscription with a million delayed entries, their times spread
-at random over an hour or all alike, and what it wrote down of them; `survey_mib` is what that is in the state log,
-`restore_ms` how long another dispatcher takes to go on with it. Lateness is from a message's time to its arrival at a
-client of another process, with others waiting behind it.
+Memory is the growth of a process with one shared subscription to a million delayed entries. Their delivery times are
+spread at random over an hour, or are all equal. It includes the snapshot of these entries: `survey_mib` is its size in
+the state log, and `restore_ms` the time that another dispatcher takes to restore it. Lateness is the time from a
+message's delivery time to its arrival at a client in another process, while later messages are waiting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.positions import Segments
 from quire.serving.subscription.cursor import cursor_record
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
-from quire.serving.subscription.delayed.delayed_delivery import SURVEY_ENTRIES
+from quire.serving.subscription.delayed.delayed_delivery import SNAPSHOT_ENTRIES
 from quire.serving.subscription.delayed.delays import Delays
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch.shared import Shared
@@ -41,7 +41,7 @@ TICKS_MAX = 200
 
 
 class Ready:
-    """A consumer that is always ready; it is asked, and never sent anything here."""
+    """Consumer that is always ready. No messages are sent to it."""
 
     priority_level = arrival = unacked = 0
     is_ready = True
@@ -58,7 +58,7 @@ def block_of(first: int, times_ms: Sequence[int]) -> BlockView:
 
 
 def wait_in_memory(count: int, spread_ms: int) -> None:
-    """Offer `count` delayed entries, then let time pass tick by tick for a while."""
+    """Add `count` delayed entries to a dispatcher, and advance its clock tick by tick."""
     last = count - 1
     segments = Segments(lambda: [SegmentView(1, last, 0, count, 0)])
     cursor = Cursor(CursorKey("bench", 0, "s"), Position(1, -1))
@@ -76,11 +76,11 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
         begin = time.perf_counter()
         assert dispatcher.offer(view) == []
         offered_s += time.perf_counter() - begin
-        if dispatcher.delayed.found_count >= SURVEY_ENTRIES or first + PER_BLOCK == count:
+        if dispatcher.delayed.found_count >= SNAPSHOT_ENTRIES or first + PER_BLOCK == count:
             begin = time.perf_counter()
-            for piece in dispatcher.delayed.survey():
-                cursor.survey.extend(piece)
-                survey_bytes += len(cursor_record.survey(1, piece))
+            for segment in dispatcher.delayed.delayed_snapshot():
+                cursor.delayed_snapshot.extend(segment)
+                survey_bytes += len(cursor_record.delayed_snapshot(1, segment))
             surveyed_s += time.perf_counter() - begin
     del view
     gc.collect()
@@ -90,7 +90,7 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
     following = Shared(cursor, segments)
     following.delayed.delays = Delays(20)
     following.delayed.delays.now_ms = NOW_MS
-    following.delayed.restore(cursor.survey)
+    following.delayed.restore(cursor.delayed_snapshot)
     restored_s = time.perf_counter() - begin
     assert len(following.delayed.delays) == count
     ticks, worst_s, begin = 0, 0.0, time.perf_counter()
@@ -115,7 +115,7 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
 
 
 def cost_without() -> None:
-    """Blocks without any delayed entry: what the look costs, by the entry."""
+    """Measure the cost per entry of looking for delayed entries in blocks that have none."""
     for size, entries in ((100, 1_000), (1_024, 250)):
         payload = random.Random(2).randbytes(size)
         made = block.cut(1, 0, -1, 0, 0, [encode_one(OutgoingMessage(payload), "bench", 1, NOW_MS)] * entries)
@@ -131,7 +131,7 @@ def cost_without() -> None:
 
 
 async def lateness(url: str, count: int, spread_s: float, waiting: int) -> None:
-    """`count` messages due over `spread_s`, with `waiting` more that are due in an hour."""
+    """Measure the lateness of `count` messages due within `spread_s`, while `waiting` more are due in an hour."""
     topic = f"bench-delayed-{time.time_ns()}"
     late: list[float] = []
     async with Client(url) as client, client.consumer(topic, "s", type="shared", start=EARLIEST) as consumer:

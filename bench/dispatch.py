@@ -1,4 +1,4 @@
-"""What dispatching and acknowledging cost, in µs of CPU per entry: from a block to frames, from ids to the cursor.
+"""Benchmark of dispatching (blocks to frames) and acknowledging (ids to the cursor): CPU in µs per entry.
 
 python -m bench.dispatch
 """
@@ -30,7 +30,7 @@ BLOCKS = 200
 
 
 class Topic:
-    """The least that subscriptions need: every block is confirmed and none is kept."""
+    """Minimal topic for subscriptions: every block is confirmed at once, and none is kept."""
 
     name = "persistent://public/default/bench"
     tracing = None
@@ -98,7 +98,7 @@ KEYS = 1_000
 
 
 def blocks_of(entry_bytes: int, entries: int, messages: int, count: int) -> list[tuple[Buffer, BlockHeader]]:
-    """Blocks of entries with as many keys, which come round in turn."""
+    """Return `count` blocks of `entries` entries each, whose keys repeat after `KEYS` entries."""
     body = os.urandom(entry_bytes)
     one = [
         message.encode_one(message.OutgoingMessage(body, f"key-{at % KEYS}"), "standalone-0-1", at, 1 << 40)
@@ -119,7 +119,7 @@ async def subscribed(kind: SubscriptionKind, consumers: int) -> tuple[Topic, Sub
     made = []
     for number in range(consumers):
         request = SubscribeRequest("s", kind, number, str(number), initial_earliest=True)
-        made.append(await subscriptions.subscribe(request, Port()))
+        made.append((await subscriptions.subscribe(request, Port())).consumer)
         made[-1].permits = 1 << 40
     return topic, subscriptions, made
 
@@ -132,7 +132,7 @@ async def dispatched_us(
     messages: int = 1,
     together: int = 1,
 ) -> float:
-    """`together` blocks are confirmed in one turn."""
+    """Measure dispatching. `together` blocks are confirmed in one iteration of the event loop."""
     best = float("inf")
     count = max(20, min(BLOCKS, 20_000_000 // (entry_bytes * entries)))
     for _ in range(5):
@@ -151,7 +151,7 @@ async def dispatched_us(
 
 
 async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
-    """Groups of `group` ids in one ACK; every `step`-th entry first, then those between."""
+    """Measure acknowledging, with `group` ids in one ACK: first every `step`-th entry, then the entries between."""
     total = 100_000
     best = float("inf")
     for _ in range(3):
@@ -167,24 +167,31 @@ async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
             ).body.message_id  # type: ignore[attr-defined]
             for at in range(0, total, group)
         ]
+        subscription = subscriptions.get("s")
+        assert subscription is not None
         begin = process_time()
         for ids in acks:
-            made[0].ack(ids)
+            subscription.pump.acknowledge(made[0], ids)
             await asyncio.sleep(0)
         best = min(best, process_time() - begin)
-        subscription = subscriptions.get("s")
-        assert subscription is not None and subscription.mark_delete == (1, total - 1)
+        assert subscription.mark_delete == (1, total - 1)
     return best / total * 1e6
 
 
 async def dispatched_and_acked_us(
     kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int, together: int = 1
 ) -> float:
-    """`together` blocks are confirmed in one turn, dispatched, and acknowledged id by id: one ACK of each consumer."""
+    """Measure dispatching and acknowledging together.
+
+    `together` blocks are confirmed in one iteration of the event loop and dispatched. Then each consumer acknowledges
+    its entries by their ids in one ACK.
+    """
     best = float("inf")
     for _ in range(3):
         topic, subscriptions, made = await subscribed(kind, consumers)
         published = blocks_of(entry_bytes, entries, 1, 100 * together)
+        subscription = subscriptions.get("s")
+        assert subscription is not None
         spent = 0.0
         for at in range(0, len(published), together):
             some = published[at : at + together]
@@ -197,17 +204,16 @@ async def dispatched_and_acked_us(
                 if not held:
                     continue
                 begin = process_time()
-                one.ack(held)
+                subscription.pump.acknowledge(one, held)
                 await asyncio.sleep(0)
                 spent += process_time() - begin
         best = min(best, spent)
-        subscription = subscriptions.get("s")
-        assert subscription is not None and subscription.mark_delete == (1, len(published) * entries - 1)
+        assert subscription.mark_delete == (1, len(published) * entries - 1)
     return best / (len(published) * entries) * 1e6
 
 
 async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
-    """One topic, `count` exclusive subscriptions: µs for each entry and subscription."""
+    """Return the µs per entry and subscription for one topic with `count` exclusive subscriptions."""
     best = float("inf")
     for _ in range(5):
         topic, store = Topic(), CursorStore()
@@ -215,7 +221,7 @@ async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
         subscriptions = Subscriptions(topic, store, 0, SystemClock())
         for number in range(count):
             request = SubscribeRequest(str(number), SubscriptionKind.EXCLUSIVE, number, initial_earliest=True)
-            (await subscriptions.subscribe(request, Port())).permits = 1 << 40
+            (await subscriptions.subscribe(request, Port())).consumer.permits = 1 << 40
         published = blocks_of(entry_bytes, entries, 1, 100)
         begin = process_time()
         for buffer, header in published:

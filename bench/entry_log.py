@@ -1,9 +1,9 @@
-"""The entry log's side of a bookie alone: append, cold sequential read, ten thousand tiny ledgers.
+"""Benchmark of the entry log alone: append, cold sequential read, and ten thousand tiny ledgers.
 
     python -m bench.entry_log [--directory DIR] [--mib 1024]
 
-MB are 10^6 bytes of blocks; CPU is this process's, all threads, checksums included. `cold` is honest without
-dropping caches, because direct I/O does not use them.
+1 MB is 10^6 bytes of blocks. CPU time is this process's, over all threads, including checksums. Reads are cold without
+dropping caches, because direct I/O does not use the page cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Runs = list[tuple[int, list[Buffer]]]
 
 @contextmanager
 def measured(name: str, size_bytes: Callable[[], int], blocks: Callable[[], int]) -> Iterator[None]:
-    """Print what the body cost."""
+    """Print the wall-clock and CPU time of the `with` body, per MB and per block."""
     wall, cpu = time.perf_counter(), time.process_time()
     yield
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -39,7 +39,7 @@ def measured(name: str, size_bytes: Callable[[], int], blocks: Callable[[], int]
 
 
 def make_runs(ledgers: int, blocks_each: int, block_bytes: int, entry_count: int, round_number: int) -> Runs:
-    """One memtable, sorted by ledger. All blocks share their entries' bytes."""
+    """Return the sorted contents of one memtable. All blocks share the bytes of their entries."""
     entries: list[Buffer] = [bytes(block_bytes // entry_count)] * entry_count
     first = round_number * blocks_each * entry_count
     return [
@@ -63,7 +63,7 @@ def run(
     entry_count: int,
     memtable_bytes: int = MEMTABLE_BYTES,
 ) -> None:
-    """Flush memtables until `total_bytes` are written, then read ledger after ledger from its start."""
+    """Flush memtables until `total_bytes` are written, then read the ledgers one after another, each from its start."""
     logs = EntryLogs(RealDisk(directory), name)
     logs.open()
     index = LmdbIndex(f"{directory}/{name}-index")
@@ -100,7 +100,7 @@ def run(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="bench.entry_log")
     parser.add_argument("--directory", help="where to write; a temporary directory by default")
     parser.add_argument("--mib", type=int, default=1024)

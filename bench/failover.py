@@ -1,12 +1,12 @@
-"""How long topics pause when their broker goes: stopped in good order, or killed.
+"""Benchmark of failover: how long topics pause when their broker is stopped or killed.
 
     python -m bench.failover [stop] [kill] [kill-diskless]
 
-One broker owns every topic, another one waits. Quire's asyncio client publishes five times a second to each topic
-(`kill-diskless`: every two seconds), one message per entry (its first wait before it looks a topic up again is 10-20
-ms; a stock client's 100 ms). Then the owner is told to stop, or killed. A topic's pause lies between two figures: its
-slowest publish, which began up to a fifth of a second after the pause did, and its longest time without a receipt,
-which began up to as much before it.
+One broker owns all topics, another one is on standby. Quire's asyncio client publishes five messages a second to each
+topic (`kill-diskless`: one every two seconds), one message per entry. Its first back-off before it looks up a topic
+again is 10-20 ms; a stock client's is 100 ms. Then the owner gets SIGTERM or SIGKILL. A topic's pause is between two
+figures: its slowest publish, which began up to one interval after the pause, and its longest time without a receipt,
+which began up to one interval before the pause.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PATIENT = ClientSettings(operation_timeout_ms=60_000)
 
 @dataclass
 class Watched:
-    """One topic: what is on its way, and how it fared."""
+    """One topic: its publications in flight, and its slowest publish and longest silence."""
 
     producer: Producer[bytes]
     pending: deque[tuple[float, Publication]] = field(default_factory=deque)
@@ -48,7 +48,7 @@ class Watched:
     silence_s: float = 0.0
     published: int = 0
     turn: int = 0
-    """Of the first one: whose turn is next."""
+    """Index of the topic that is published to next; used only in the first topic's object."""
 
     def send(self, now: float) -> None:
         self.pending.append((now, self.producer.send_nowait(PAYLOAD)))
@@ -62,13 +62,13 @@ class Watched:
             self.published += 1
 
     def forget(self, now: float) -> None:
-        """Count from now on."""
+        """Reset the measured times, so that they count from `now` on."""
         self.slowest_s = self.silence_s = 0.0
         self.answered_at = now
 
 
 async def publish(topics: list[Watched], until: float, interval_s: float) -> None:
-    """A message to every topic each `interval_s`, evenly spread; receipts are looked for every `TICK_S`."""
+    """Publish a message to every topic each `interval_s`, evenly spread. Check for receipts every `TICK_S`."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     at = topics[0].turn
@@ -96,7 +96,7 @@ async def open_all(client: Client, count: int) -> list[Watched]:
 async def watch(
     cluster: Cluster, count: int, how: signal.Signals, after_s: float, interval_s: float
 ) -> list[Watched]:
-    """Publish to `count` topics while their broker goes."""
+    """Publish to `count` topics while their broker gets signal `how`."""
     loop = asyncio.get_running_loop()
     port = free_port()
     async with Client(f"{cluster.brokers[0].url},127.0.0.1:{port}", settings=PATIENT) as client:

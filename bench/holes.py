@@ -1,8 +1,8 @@
-"""A subscription with a million holes: memory, bytes in the state log, time until it dispatches after a failover.
+"""Benchmark of a subscription with a million holes: memory, bytes in the state log, and time to resume after failover.
 
-Every other entry of two million is acknowledged, a thousand to an ACK; then another broker replays the log and
-dispatches the rest. Or of each of a million batches of ten messages one is acknowledged. Memory is by what the process
-grew, records of the log included.
+Every other one of two million entries is acknowledged, a thousand ids per ACK. Then another broker replays the state
+log, and dispatches the other entries. In a second measurement, one message is acknowledged in each of a million batches
+of ten. Memory is the growth of the process, including the state log's records.
 
 python -m bench.holes
 """
@@ -37,7 +37,7 @@ BATCH = 10
 
 
 class Kept(Topic):
-    """A topic of small entries that can be read again."""
+    """Topic of small entries, which can be read again."""
 
     def __init__(self, entries: int, messages: int) -> None:
         made = blocks_of(20, BLOCK_ENTRIES, messages, entries // BLOCK_ENTRIES)
@@ -64,7 +64,7 @@ class Log:
 
 
 async def opened(topic: Topic, records: list[bytes], kind: SubscriptionKind) -> tuple[Subscriptions, Log]:
-    """A broker's subscriptions after a replay of `records`."""
+    """Return a broker's subscriptions after a replay of the state log's `records`."""
     store, log = CursorStore(), Log()
     for record in records:
         store.apply(record)
@@ -76,18 +76,18 @@ async def opened(topic: Topic, records: list[bytes], kind: SubscriptionKind) -> 
 
 
 async def memory_bytes() -> int:
-    """Resident memory of this process, of which only subscriptions grow between two looks."""
+    """Return the resident memory of this process. Between two calls only subscriptions grow."""
     gc.collect()
     return usage(os.getpid()).resident_bytes
 
 
 def each_but_one(first: int) -> list[pb.MessageIdData]:
-    """Of two thousand entries every other one."""
+    """Return the ids of every other one of the next two thousand entries."""
     return [commands.message_id(1, entry) for entry in range(first + 1, first + 2 * BLOCK_ENTRIES, 2)]
 
 
 def one_of_each(first: int) -> list[pb.MessageIdData]:
-    """Of two thousand batches the first message."""
+    """Return ids that acknowledge the first message of each of the next two thousand batches."""
     return [
         pb.MessageIdData(ledgerId=1, entryId=entry, batch_size=BATCH, ack_set=[(1 << BATCH) - 2])
         for entry in range(first, first + 2 * BLOCK_ENTRIES)
@@ -98,23 +98,22 @@ async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
     entries, messages, acks = (ENTRIES // 2, BATCH, one_of_each) if partly else (ENTRIES, 1, each_but_one)
     topic = Kept(entries, messages)
     subscriptions, log = await opened(topic, [], kind)
-    made = await subscriptions.subscribe(SubscribeRequest("s", kind, 1, initial_earliest=True), Port())
+    request = SubscribeRequest("s", kind, 1, initial_earliest=True)
+    subscription, made = await subscriptions.subscribe(request, Port())
     await asyncio.sleep(0)
     before = await memory_bytes()
     acking = 0.0
     for first in range(0, entries, 2 * BLOCK_ENTRIES):
-        made.flow(2 * BLOCK_ENTRIES * messages)
+        subscription.pump.flow(made, 2 * BLOCK_ENTRIES * messages)
         made.unacked = 0
         await asyncio.sleep(0)
         ids = acks(first)
         begin = process_time()
-        made.ack(ids)
+        subscription.pump.acknowledge(made, ids)
         acking += process_time() - begin
         await asyncio.sleep(0)
     held = await memory_bytes() - before
     deltas = sum(map(len, log.records))
-    subscription = subscriptions.get("s")
-    assert subscription is not None
     acked = entries if partly else ENTRIES // 2
     backlog = entries * messages - acked
     store = subscription._store
@@ -123,17 +122,16 @@ async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
     begin = process_time()
     subscriptions, _ = await opened(topic, records, kind)
     port = Port()
-    again = await subscriptions.subscribe(SubscribeRequest("s", kind, 2), port)
-    again.flow(1)
+    found, again = await subscriptions.subscribe(SubscribeRequest("s", kind, 2), port)
+    found.pump.flow(again, 1)
     opening = process_time() - begin
     begin = process_time()
-    found = subscriptions.get("s")
-    assert found is not None and (await found.stats.describe())["msgBacklog"] == backlog
+    assert (await found.stats.describe()).msg_backlog == backlog
     counting = process_time() - begin
     begin, got = process_time(), again.meter.messages_out
     while again.meter.messages_out < 100_000:
         again.unacked = 0
-        again.flow(BLOCK_ENTRIES)
+        found.pump.flow(again, BLOCK_ENTRIES)
         await asyncio.sleep(0)
     dispatching = process_time() - begin
     show(
@@ -155,7 +153,7 @@ def main() -> None:
     show("machine", **machine())
     kinds = (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED, SubscriptionKind.EXCLUSIVE)
     for words in ([kind.name, how] for how in ("whole", "partly") for kind in kinds):
-        # A process of its own each: what one has freed, the next would not seem to take.
+        # Each measurement has its own process, because memory that one frees would hide the growth of the next.
         subprocess.run([sys.executable, "-m", "bench.holes", *words], check=True)
 
 

@@ -1,10 +1,10 @@
-"""What topics cost that nobody uses: while they are loaded, and when they rest.
+"""Benchmark of idle topics: their memory while they are loaded, and after they were unloaded.
 
     python -m bench.idle_topics [topics]
 
-One fresh standalone server; rounds of topics that are each used once (a producer comes and goes) and then left alone
-until the server has unloaded all of them. A process keeps the pages that it once had, so what a resting topic costs is
-not seen in one round but in the next: by how much more than before the server has when as many others are loaded.
+A new standalone server runs several rounds. In each round, a producer connects once to each of many new topics, and
+the server unloads them all when they have been idle. A process keeps the pages that it once used. So the memory of
+unloaded topics shows only in the next round, as the growth from one round's peak to the next one's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE_S = 600.0
 
 
 def loaded(running: server.Server) -> int:
-    """Topics that are loaded now."""
+    """Return the number of topics that are loaded now."""
     with urllib.request.urlopen(f"{running.http_url}/metrics", timeout=10) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith("quire_serving_topics_loaded "):
@@ -48,7 +48,7 @@ async def use_all(url: str, numbers: range) -> None:
 
 
 async def all_rest(running: server.Server) -> float:
-    """Wait until no topic is loaded; for how long."""
+    """Wait until no topic is loaded, and return the seconds that this took."""
     loop = asyncio.get_running_loop()
     begin = loop.time()
     while await asyncio.to_thread(loaded, running):

@@ -1,9 +1,9 @@
-"""What the quorum log costs per block: writer core, outbox and confirmations, with a bookie that answers at once.
+"""Benchmark of a ledger's writer core, outbox and confirmations, per block, with a bookie that responds at once.
 
     python -m bench.ledger [turns]
 
-One block per writer and turn, because that is what many quiet topics look like; the bookie's own work is not in it.
-Prints microseconds of process time per block; the budget is 4 µs at 1/1.
+Each writer adds one block per iteration of the event loop, as with many quiet topics. The bookie's work is not
+included. It prints the microseconds of process time per block; the budget is 4 µs with one copy and an ack quorum of 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.wire.bookie import AddDone, AddRequest, BookieId, Status
 
 
 class InstantBookie(UnreachablePort):
-    """Answers every block in the next turn, and keeps nothing."""
+    """Bookie that acknowledges every block in the next iteration of the event loop, and keeps nothing."""
 
     def add(self, request: AddRequest, done: AddDone) -> None:
         asyncio.get_running_loop().call_soon(done, [Status.OK] * len(request.blocks))
@@ -43,7 +43,7 @@ class Counter:
 
 
 async def measure(writers_count: int, copies: int, turns: int, blocks_per_turn: int = 1) -> float:
-    """µs of process time per block."""
+    """Return the µs of process time per block."""
     directory = LocalDirectory()
     for number in range(copies):
         bookie = BookieId(f"bookie-{number}", 1)
@@ -60,7 +60,7 @@ async def measure(writers_count: int, copies: int, turns: int, blocks_per_turn: 
             for number in range(blocks_per_turn):
                 writer.add(small, entry + number)
         entry += blocks_per_turn
-        while counters[-1].last_entry < entry - 1:  # noqa: ASYNC110 - turns of the loop are what is measured
+        while counters[-1].last_entry < entry - 1:  # noqa: ASYNC110 - iterations of the loop are measured
             await asyncio.sleep(0)
     elapsed = time.process_time() - started
     await ledgers.stop()

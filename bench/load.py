@@ -1,8 +1,9 @@
-"""A load generator for servers of the Pulsar protocol, made to cost little beside what it measures.
+"""Load generator for servers with Pulsar's protocol, which uses little CPU compared with the server.
 
-Frames are made once; for each round only the sequence ids in them are patched, as numpy columns. It publishes to one
-or many topics over one connection, as fast as the server takes it with a bounded number of entries outstanding, or
-open loop at a rate (latency then counts from the scheduled time), and prints one line of JSON.
+Frames are built once; for each round only their sequence ids are patched, as numpy columns. It publishes to one or many
+topics over one connection, and prints one line of JSON. With `--rate`, the load is an open loop, and latencies count
+from the scheduled times. Otherwise it publishes as fast as the server accepts, with a bounded number of outstanding
+entries.
 
     python -m bench.load produce --port 6650 --server-pid PID --size 1024 --seconds 10
     python -m bench.load consume --port 6650 --topic t-0 --seconds 10
@@ -29,16 +30,17 @@ from quire.wire import pulsar_pb2 as pb
 NAMESPACE = "persistent://public/default"
 SEQUENCE_BYTES = 4
 SEQUENCE_FIRST = 1 << 21
-"""Every sequence id is a varint of four bytes, so that frames of one shape never change their length."""
+"""First sequence id. From it on, every sequence id is a varint of four bytes, so that frames keep their length."""
 
 SEND_PREFIX_BYTES = 12
-"""Two sizes, then type, tag and length of the SEND; its producer id and sequence id follow."""
+"""Bytes of a SEND frame before its producer id and sequence id: two sizes, then type, tag and length."""
 
 
 class Connection:
-    """A blocking connection, up to where the load begins; by TLS when an `authority` is named, with a `token` maybe.
+    """Blocking connection that performs the handshake and the requests before the load begins.
 
-    `proxy_to` is the URL of the broker when the port is a gateway's.
+    It uses TLS if an `authority` is given, and authenticates with `token` if there is one. If the port is a gateway's,
+    `proxy_to` is the URL of the broker.
     """
 
     def __init__(self, port: int, authority: str = "", token: bytes = b"", proxy_to: str = "") -> None:
@@ -50,12 +52,12 @@ class Connection:
         self.ask(commands.connect("quire-bench", "token" if token else "none", token, proxy_to))
 
     def ask(self, frame: bytes) -> bytes:
-        """Send a request, answer the raw command that comes back."""
+        """Send a request, and return the raw command of its response."""
         self.socket.sendall(frame)
         return self.answer()
 
     def look_up(self, topics: list[str]) -> None:
-        """Ask who serves the topics: a broker of a cluster takes them upon that."""
+        """Look up the topics, so that a broker of the cluster acquires them."""
         for request_id, topic in enumerate(topics):
             self.socket.sendall(commands.ask_lookup(request_id, topic))
         for _ in topics:
@@ -76,7 +78,7 @@ class Connection:
 
 
 def entry_of(size: int, messages: int, seed: int) -> bytes:
-    """An entry of `messages` messages of `size` random bytes each; several make a batch."""
+    """Return an entry of `messages` messages of `size` random bytes each; several messages are a batch."""
     payload = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8).tobytes()
     one = message.OutgoingMessage(payload)
     if messages == 1:
@@ -91,7 +93,7 @@ def _now_ms() -> int:
 
 
 class Round:
-    """The frames of one round, one after another; `bytes_at` patches their sequence ids and answers them."""
+    """Concatenated frames of one round; `bytes_at` patches their sequence ids and returns them."""
 
     def __init__(self, producers: list[int], entry: bytes, messages: int) -> None:
         frames = [_frame(producer, entry, messages) for producer in producers]
@@ -116,7 +118,7 @@ def _frame(producer: int, entry: bytes, messages: int) -> tuple[bytes, int]:
 
 
 class Producers:
-    """One connection that publishes to `topics` topics, a round of frames at a time."""
+    """Producers of one connection, which publishes to `topics` topics, a round of frames at a time."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._connection = Connection(
@@ -146,7 +148,7 @@ class Producers:
         self.latencies: list[np.ndarray[Any, Any]] = []
 
     def run(self, until: float, begin: float) -> None:
-        """Publish until `until`; `begin` is when the schedule of an open loop began."""
+        """Publish until the time `until`. `begin` is the time at which the schedule of an open loop began."""
         sock = self._connection.socket
         sock.setblocking(False)
         poll = select.poll()
@@ -163,10 +165,10 @@ class Producers:
         try:
             self._pending = self._pending[self._connection.socket.send(self._pending[: 1 << 20]) :]
         except ssl.SSLError:
-            pass  # TLS wants the socket to take more first
+            pass  # TLS must first write to the socket, which is full
 
     def _read(self) -> bytes:
-        """What has come; of TLS all that is decrypted, for no poll tells of that."""
+        """Return the received bytes. With TLS, these include all decrypted bytes, which `poll` does not report."""
         sock = self._connection.socket
         try:
             data = sock.recv(1 << 20)
@@ -177,7 +179,7 @@ class Producers:
         return data
 
     def _fill(self, now: float, begin: float) -> None:
-        """Put the next frames that are due, and that the window allows, into the output."""
+        """Put the next frames that are due, and that the window of outstanding entries allows, into the output."""
         if self._pending:
             return
         room = self._window - (self.sent - self.acknowledged)
@@ -239,7 +241,7 @@ class Producers:
 
 
 def produce(arguments: argparse.Namespace) -> None:
-    """Publish, and print what it took the server in the measured window."""
+    """Publish, and print the rate, the latencies and the server's usage in the measured time."""
     producers = Producers(arguments)
     begin = time.perf_counter()
     producers.run(begin + arguments.warmup, begin)
@@ -304,7 +306,7 @@ def consume(arguments: argparse.Namespace) -> None:
 def _drain(
     connection: Connection, arguments: argparse.Namespace, until: float, permits: int
 ) -> tuple[int, int]:
-    """(entries, bytes) received until the time, the wanted number, or two seconds of silence."""
+    """Receive until a time, a number of entries, or two seconds without data; return (entries, bytes) received."""
     sock = connection.socket
     sock.settimeout(2.0)
     entries = payload = given = 0
@@ -338,7 +340,7 @@ PERMITS_FOR_GOOD = (1 << 31) - 1
 
 
 def fan_out(arguments: argparse.Namespace) -> None:
-    """Many exclusive subscriptions of one topic, each on a connection of its own; what comes is counted, not parsed."""
+    """Consume one topic by many exclusive subscriptions, each on its own connection. Bytes are counted, not parsed."""
     topic = f"{NAMESPACE}/{arguments.prefix}-0"
     poll = select.poll()
     sockets: dict[int, socket.socket] = {}
@@ -363,7 +365,7 @@ def fan_out(arguments: argparse.Namespace) -> None:
 
 
 def _swallow(poll: select.poll, sockets: dict[int, socket.socket], until: float) -> int:
-    """Bytes that come on all sockets up to a time."""
+    """Discard everything that the sockets receive until the time `until`, and return the number of bytes."""
     buffer = bytearray(4 << 20)
     received = 0
     while time.perf_counter() < until:

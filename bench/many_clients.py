@@ -1,11 +1,11 @@
-"""Many clients on one broker against one: how much later receipts come at the same total rate.
+"""Benchmark of a thousand clients on one broker: publish latency compared with one client at the same total rate.
 
     python -m bench.many_clients [rate] [seconds]
 
-The same open loop twice, messages of 1 KiB spread evenly in time, one per entry, each latency counted from when its
-message was due. First one connection publishes to one topic that another one reads; then 1,000 connections publish to
-ten topics each in turn, all 10,000 of them loaded, and 1,000 other connections read one topic each. What counts is the
-ratio of the two p99: the generator shares the machine with the server and is the same in both.
+The same open loop runs twice. Its messages of 1 KiB are spread evenly in time, one per entry, and latencies count from
+the scheduled times. First one connection publishes to one topic that another connection reads. Then 1,000 connections
+publish to ten topics each, round-robin, with all 10,000 topics loaded, while 1,000 other connections read one topic
+each. The result is the ratio of the two p99, because the generator shares the machine with the server in both runs.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ TICK_S = 0.0005
 PERMITS = 1000
 SIZE = 1024
 AT_ONCE = 100
-"""Clients that are connecting at the same time."""
+"""Number of clients that connect at the same time."""
 
 FILES = 8192
 
 
 class Peer(asyncio.Protocol):
-    """A connection that has sent CONNECT. Answers beside receipts and messages are counted, refusals end the run."""
+    """Connection that has sent CONNECT. It counts responses other than receipts and messages; an error ends the run."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self.due: deque[float] = deque()
-        """When the messages without a receipt were due, oldest first."""
+        """Scheduled times of the messages without a receipt, oldest first."""
         self.latencies_s: list[float] = []
         self.messages = 0
         self._permits_used = 0
@@ -96,7 +96,7 @@ async def connected(port: int) -> Peer:
 
 
 async def publisher(port: int, topics: range) -> Peer:
-    """Producer n of the connection publishes to the n-th of `topics`."""
+    """Return a connection whose producer n publishes to the n-th of `topics`."""
     peer = await connected(port)
     for producer_id, number in enumerate(topics):
         body = pb.CommandProducer(topic=topic(number), producer_id=producer_id, request_id=producer_id)
@@ -114,7 +114,7 @@ async def subscriber(port: int, number: int) -> Peer:
 
 
 async def many(count: int, make: Callable[[int], Awaitable[Peer]]) -> list[Peer]:
-    """`make(n)` for each n below `count`, some at a time."""
+    """Return the results of `make(n)` for each n below `count`; `AT_ONCE` of them run concurrently."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int) -> Peer:
@@ -125,7 +125,7 @@ async def many(count: int, make: Callable[[int], Awaitable[Peer]]) -> list[Peer]
 
 
 async def publish(peers: list[Peer], topics_each: int, rate: float, seconds: float) -> None:
-    """Publish in turn over all connections, then over their topics, until all that is due was sent."""
+    """Publish all scheduled messages, round-robin over the connections and over each connection's topics."""
     loop, entry, sent = asyncio.get_running_loop(), entry_of(SIZE, 1, 7), 0
     begin = loop.time()
     while (now := loop.time()) < begin + seconds:
@@ -143,7 +143,7 @@ async def publish(peers: list[Peer], topics_each: int, rate: float, seconds: flo
 async def measure(
     server: servers.Server, clients: int, topics_each: int, rate: float, seconds: float
 ) -> float:
-    """The p99 in ms."""
+    """Return the p99 of the publish latency in ms."""
     publishers = await many(
         clients, lambda n: publisher(server.port, range(n * topics_each, (n + 1) * topics_each))
     )

@@ -1,11 +1,11 @@
-"""Very many topics, few of them active, on one broker: memory, metadata, and how soon they are served after a failover.
+"""Benchmark of very many topics on one broker, most of them idle: memory, metadata, and recovery after a failover.
 
     python -m bench.many_topics [topics]
 
-Every topic is used once (a producer comes and goes), which makes its nodes and loads it; a hundredth are then published
-to, a message every two seconds each. The broker is killed, and another one that waited takes over. Told from the kill
-and from the end of the dead broker's session, which nobody can do anything about: when each active topic had its
-first receipt again. Then how long idle topics take that are asked for one by one.
+A producer connects once to each topic, which creates the topic's metadata nodes and loads it. Then one topic in a
+hundred gets a message every two seconds. The broker is killed, and a standby broker takes over. For each active topic,
+the time of its first new receipt is measured from the kill, and from the expiry of the dead broker's session. Finally,
+the load time of idle topics is measured, one by one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def name(number: int) -> str:
 
 
 async def use(client: Client, number: int) -> float:
-    """A producer comes and goes; how long the coming took."""
+    """Connect and close a producer; return the seconds that connecting took."""
     producer = client.producer(name(number), settings=failover.UNBATCHED)
     begin = perf_counter()
     await producer.start()
@@ -68,7 +68,7 @@ async def use_all(url: str, numbers: range) -> None:
 
 
 async def gone(store: MetadataStore, path: str) -> float:
-    """When the node was there no more, in the loop's time."""
+    """Wait until the metadata node `path` is deleted; return that time by the event loop's clock."""
     while True:
         try:
             await store.get(path)
@@ -104,7 +104,7 @@ async def open_active(client: Client, count: int) -> list[Watched]:
 
 
 async def fail_over(cluster: Cluster, topics: list[Watched]) -> None:
-    """Kill the owner under a steady load, and see when each topic is served again."""
+    """Kill the owner under a steady load, and print when each topic is served again."""
     loop = asyncio.get_running_loop()
     store = await open_store(cluster.metadata)
     owner = paths.broker(cluster.brokers[0].url.removeprefix("pulsar://"))
@@ -150,7 +150,7 @@ async def ask_idle(cluster: Cluster, client: Client, idle: range) -> None:
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else TOPICS
     show("machine", **machine())
-    # All of them are to be loaded at once; left alone, they would come to rest while the last are being made.
+    # Unloading is disabled, so that all topics are loaded at once; else the first would be unloaded before the last.
     os.environ.setdefault("QUIRE_TOPIC_IDLE_MS_MAX", "0ms")
     with fresh() as cluster:
         uvloop.run(measure(cluster, count))

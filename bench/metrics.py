@@ -1,9 +1,9 @@
-"""What it costs to be asked for metrics: the same load with and without a scrape a second, fifteen times the usual.
+"""Benchmark of scraping metrics: the same load with and without one scrape per second, 15 times the usual frequency.
 
     python -m bench.metrics [topics]
 
-The load is open loop at a fixed rate, so the latencies tell whether those who publish notice; the CPU of the server
-tells the rest. One line for each run, in turns.
+The load is an open loop at a fixed rate. Its latencies show the effect on publishers; the server's CPU time shows the
+cost. Runs with and without scrapes alternate, with one line of output each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EACH_S = 1.0
 
 
 class Scraper:
-    """Asks every `EACH_S` until the `with` ends."""
+    """Thread that scrapes the metrics every `EACH_S` until the `with` block ends."""
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/metrics"

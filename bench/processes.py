@@ -1,7 +1,7 @@
-"""A cluster as processes on this machine, for the questions that need one: ZooKeeper, bookies, brokers.
+"""Cluster of processes on this machine for benchmarks: ZooKeeper, bookies and brokers.
 
-`quire local` runs it, on empty directories that are removed afterwards; further brokers are started beside it. The
-clients speak to the brokers themselves; the gateway that `quire local` starts as well has nothing to do unless asked.
+`quire local` runs it on empty directories, which are removed afterwards; a benchmark may start more brokers. Clients
+connect to the brokers directly unless a benchmark uses the gateway, which `quire local` starts, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 from quire.testing.zookeeper_server import ZooKeeperServer
 
 SESSION_S = 10
-"""The default of `quire local`."""
+"""Session time-out of the metadata store, the default of `quire local`."""
 
 
 @dataclass
 class Broker:
-    """A broker's process id, and where it listens; or the gateway's."""
+    """Process id and addresses of a broker, or of the gateway."""
 
     pid: int
     url: str
@@ -40,7 +40,7 @@ class Broker:
 
 @dataclass
 class Cluster:
-    """The processes, and the metadata store that they share."""
+    """Processes of a cluster, and their shared metadata store."""
 
     root: Path
     zookeeper: ZooKeeperServer
@@ -48,16 +48,16 @@ class Cluster:
     brokers: list[Broker]
     gateway: Broker
     wal: Sequence[str]
-    """The flag that says where ledgers are kept when no bookies keep them."""
+    """Flag `--wal` with the URL of the store of ledgers; empty if the cluster has bookies."""
     _beside: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def metadata(self) -> str:
-        """URL of the store."""
+        """URL of the metadata store."""
         return metadata_url(self.zookeeper)
 
     def zookeeper_figures(self) -> dict[str, int]:
-        """Its number of nodes, and the bytes of their paths and values."""
+        """Return the number of nodes in ZooKeeper, and the bytes of their paths and values."""
         found = dict(line.split("\t", 1) for line in self.zookeeper.ask("mntr").splitlines() if "\t" in line)
         return {"nodes": int(found["zk_znode_count"]), "bytes": int(found["zk_approximate_data_size"])}
 
@@ -70,7 +70,7 @@ class Cluster:
         return self.brokers[0].port
 
     def start_broker(self, port: int = 0) -> Broker:
-        """One more broker, that owns nothing yet."""
+        """Start another broker, which owns no bundles yet."""
         words = ["--metadata", self.metadata, "--archive", f"file://{self.root}/archive"]
         words += ["--listen", f"127.0.0.1:{port}", "--http", "127.0.0.1:0", *self.wal]
         log = (self.root / "logs" / f"beside-{len(self._beside)}.log").open("wb")
@@ -90,7 +90,10 @@ class Cluster:
 
 @contextmanager
 def fresh(bookies: int = 3, brokers: int = 1) -> Iterator[Cluster]:
-    """A cluster on empty directories, ended and removed afterwards. Without bookies a directory keeps the ledgers."""
+    """Run a cluster on empty directories, which are removed afterwards.
+
+    Without bookies, a directory stores the ledgers.
+    """
     root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
     server = ZooKeeperServer(root / "zookeeper")
     server.start()
@@ -115,7 +118,7 @@ def fresh(bookies: int = 3, brokers: int = 1) -> Iterator[Cluster]:
 
 
 def _ready(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """The addresses of the `ready` line."""
+    """Wait for a process's `ready` line, and return the two addresses in it."""
     assert process.stdout is not None
     words = process.stdout.readline().split()
     if words[:1] != ["ready"]:
@@ -138,7 +141,7 @@ def _cluster(root: Path, server: ZooKeeperServer, wal: Sequence[str]) -> Cluster
 def load(
     cluster: Cluster, label: str, *arguments: object, mode: str = "produce", by_gateway: bool = False
 ) -> subprocess.Popen[bytes]:
-    """`bench.load` against the first broker; it prints its figures when it ends."""
+    """Start `bench.load` against the first broker; it prints its figures when it ends."""
     words = ["--port", cluster.port, "--server-pid", cluster.broker, "--label", label, *arguments]
     if by_gateway:
         words += ["--port", cluster.gateway.port, "--proxy-to", cluster.brokers[0].url]

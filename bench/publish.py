@@ -1,10 +1,10 @@
-"""What a publish costs the loop's thread of a standalone server, in µs an entry, from the read buffer to the receipts.
+"""Benchmark of publishing on a standalone server's event loop: CPU in µs per entry, from read buffer to receipts.
 
     python -m bench.publish [QUESTION …]
 
-The server is in this process, its journal on a real disk; a connection is given bytes, and what it writes is thrown
-away. So no socket, no client and no thread beside the loop's is in the figures, which are CPU time of that thread
-alone: they repeat within some percent even where other work moves all rates.
+The server runs in this process, with its journal on a real disk. Bytes are passed directly to a connection, and its
+output is discarded. The figures are the CPU time of the event loop's thread alone, without sockets, clients and other
+threads. So they repeat within some percent even if other processes load the machine.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ import uvloop
 
 from bench.load import NAMESPACE, SEQUENCE_FIRST, Round, entry_of
 from bench.report import ask, show
-from quire.cli.assemble import load_standalone, standalone
-from quire.cli.settings import Given
+from quire.process.settings import Given
+from quire.process.standalone import load, standalone
 from quire.serving.broker import Broker
-from quire.serving.session.connection import Connection
-from quire.serving.session.table import TABLE
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 
 ENTRIES: Final = 300_000
-"""About as many for each question."""
+"""Approximate number of entries for each question."""
 
 
 class Sink(asyncio.Transport):
-    """A transport that tells when something was written, and keeps nothing."""
+    """Transport that signals that it was written to, and discards the bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
@@ -72,11 +70,11 @@ class Sink(asyncio.Transport):
 
 
 class Client:
-    """One connection with a producer for each of `topics`, which publishes rounds of frames."""
+    """Connection with a producer for each of `topics` topics, which publishes rounds of frames."""
 
     def __init__(self, broker: Broker, topics: int, frames: int, size: int, batch: int) -> None:
         self._transport = Sink()
-        self._connection = Connection(broker.sessions, TABLE)
+        self._connection = broker.sessions.accept()
         self._connection.connection_made(self._transport)
         self._topics = topics
         producers = list(range(topics)) if topics > 1 else [0] * frames
@@ -107,10 +105,10 @@ class Client:
             data = data[taken:]
 
     async def publish(self) -> float:
-        """Seconds of this thread for one round, receipts included."""
+        """Publish one round, and return this thread's CPU seconds, receipts included."""
         frames = self._round.bytes_at(self._sequence + self._step)
         self._sequence += self.count if self._topics == 1 else 1
-        budget, was_written = self._connection.host.budget, self._transport.was_written
+        budget, was_written = self._connection.context.budget, self._transport.was_written
         begin = thread_time()
         self._give(frames)
         while budget.held_bytes:
@@ -124,7 +122,7 @@ async def _broker() -> Any:
     data = Path(tempfile.mkdtemp(prefix="quire-bench-"))
     flags = {"data": str(data), "listen": "127.0.0.1:0", "http": "127.0.0.1:0", "archive_lag_ms": 3_600_000}
     try:
-        async with standalone(load_standalone(Given(flags, None))) as running:
+        async with standalone(load(Given(flags, None))) as running:
             yield running.broker
     finally:
         shutil.rmtree(data, ignore_errors=True)

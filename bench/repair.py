@@ -1,10 +1,11 @@
-"""How fast repair copies what a lost bookie held, and what publishers feel of it.
+"""Benchmark of repair after the loss of a bookie: copy rate, and effect on publish latency.
 
     python -m bench.repair [copy] [steady]
 
-`copy`: four bookies and ZooKeeper as processes, the coordinator in this one. One bookie is killed; every ledger that it
-held is copied to others, as fast as it goes. `steady`: a whole cluster, 5,000/s of 1 KiB; its p99 alone, and while
-repair copies at its default rate (32 MiB/s), which begins a second after the dead bookie's session is over.
+- `copy`: four bookies and ZooKeeper are processes, and the repair coordinator runs in this process. One bookie is
+  killed, and all its ledgers are copied to other bookies at full speed.
+- `steady`: a whole cluster with a load of 5,000/s of 1 KiB. The p99 is measured alone, and while repair copies at its
+  default rate (32 MiB/s). Repair begins a second after the dead bookie's session expires.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from quire.wire import block
 BOOKIES = 4
 LEDGER_BYTES = 64 * MIB
 OLD_BYTES = 2 * GIB
-"""Three quarters of it are lost with a bookie of four: repair has work for 48 s."""
+"""Bytes of old ledgers. One of four bookies has copies of three quarters of them, which repair copies in 48 s."""
 
 BEGIN_S = 60.0
-"""How long repair may take to notice: the session, the delay, and its next look."""
+"""Time limit for repair to begin: the session time-out, the repair delay, and the coordinator's next round."""
 
 ENTRIES = 250
-"""Of 1 KiB in a block."""
+"""Number of entries of 1 KiB in a block."""
 
 
 def start_bookie(directory: Path, metadata: str) -> subprocess.Popen[str]:
@@ -119,7 +120,7 @@ def copy() -> None:
 
 
 async def copied(metadata: str, *, more_than: int = -1) -> int:
-    """Bytes that the coordinator has copied so far, when they are more than that."""
+    """Wait until the coordinator has copied more than `more_than` bytes, and return their number."""
     store = await open_store(metadata)
     try:
         async with asyncio.timeout(BEGIN_S):
@@ -134,7 +135,7 @@ async def copied(metadata: str, *, more_than: int = -1) -> int:
 
 
 def steady() -> None:
-    """The p99 of a steady load, alone and during a repair at the default rate."""
+    """Measure the p99 of a steady load, alone and during a repair at the default rate."""
     os.environ |= {"QUIRE_REPAIR_DELAY_MS": "1s", "QUIRE_REPAIR_LOOK_MS": "1s"}
     old = ("--prefix", "old", "--size", 16 * KIB, "--count", OLD_BYTES // (16 * KIB), "--warmup", 0)
     rate = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000, "--seconds", 12)

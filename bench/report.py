@@ -1,4 +1,4 @@
-"""One way to print a result, and how a server process is accounted for."""
+"""Common output format of benchmarks, and resource usage of a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used so far: CPU seconds, memory now and at its peak, bytes moved to and from disk."""
+    """Resource usage of a process: CPU seconds, current and peak memory, and bytes read from and written to disk."""
 
     cpu_s: float
     resident_bytes: int
@@ -28,7 +28,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """Read off `/proc`."""
+    """Return a process's resource usage so far, from `/proc`."""
     root = Path("/proc") / str(pid)
     stat = (root / "stat").read_text().rpartition(")")[2].split()
     status = _fields((root / "status").read_text())
@@ -53,7 +53,7 @@ def _fields(text: str) -> dict[str, int]:
 
 
 def show(question: str, **figures: Any) -> None:
-    """Print one result as one line of JSON; floats are rounded to what a reader can use."""
+    """Print one result as one line of JSON, with floats rounded to significant places."""
     rounded = {
         name: round(value, 3 if abs(value) < 100 else 0) if isinstance(value, float) else value
         for name, value in figures.items()
@@ -62,7 +62,7 @@ def show(question: str, **figures: Any) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on, and how fast it is now."""
+    """Return a description of the machine, and its current speed (`calibration`)."""
     return {
         "cores": os.cpu_count(),
         "kernel": platform.release(),
@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
 
 
 def ask(questions: Mapping[str, Callable[[], None]]) -> None:
-    """Answer the questions named on the command line, or all of them, and say before each how fast the machine is."""
+    """Run the measurements named on the command line, or all. Print the machine's speed before each of them."""
     for name in sys.argv[1:] or questions:
         if name not in questions:
             raise SystemExit(f"no question {name!r}; there are {', '.join(questions)}")

@@ -1,9 +1,9 @@
-"""What logging in and permissions cost, and how soon a permission that is taken away is gone.
+"""Benchmark of authentication and authorization, and of the time until a revoked permission takes effect.
 
     python -m bench.security [authentication|revocation …]      (both without arguments; three minutes)
 
-`authentication` has two servers, one with a security file and one without, which are asked in turns, so that what the
-machine does otherwise falls on both alike; the last line has the ratio of the medians.
+`authentication` measures two servers alternately, one with a security file and one without, so that other load of the
+machine affects both alike. Its last line has the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Secured:
     server: servers.Server
     admin: Path
     app: Path
-    """Files with tokens."""
+    """Token files of the roles `admin` and `app`."""
 
     def allow(self, *permissions: str) -> None:
-        """What `app` may do in the namespace."""
+        """Grant the role `app` these permissions in the namespace; without any, revoke all of them."""
         request = urllib.request.Request(
             f"{self.server.http_url}{PERMISSIONS}/app",
             json.dumps(permissions).encode() if permissions else None,
@@ -56,7 +56,7 @@ class Secured:
 
 @contextmanager
 def secured() -> Iterator[Secured]:
-    """A server where a token is asked for, and `app` may produce and consume."""
+    """Run a server that requires tokens, and on which the role `app` may produce and consume."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         tokens = [sys.executable, "-m", "quire", "tokens"]
@@ -78,7 +78,7 @@ def secured() -> Iterator[Secured]:
 
 
 def authentication() -> None:
-    """Publishing entries of 1 KiB with authentication and permissions, and without."""
+    """Measure publishing entries of 1 KiB, with authentication and permissions, and without."""
     with ExitStack() as stack:
         on, off = stack.enter_context(secured()), stack.enter_context(servers.fresh())
         kinds = {"on": (on.server, ["--token-file", str(on.app)]), "off": (off, [])}
@@ -103,7 +103,7 @@ def _published(server: servers.Server, prefix: str, *more: str) -> dict[str, flo
 
 
 def revocation() -> None:
-    """From the answer to the revocation until the last of 10,000 producers, each of a topic of its own, is closed."""
+    """Measure the time from a revocation's response until the last of 10,000 producers is closed, one per topic."""
     with secured() as on:
         connection = Connection(on.server.port, token=on.app.read_bytes().strip())
         names = [f"{NAMESPACE}/revoked-{number}" for number in range(TOPICS)]
@@ -118,7 +118,7 @@ def revocation() -> None:
 
 
 def _closed(sock: socket.socket, count: int) -> tuple[float, float]:
-    """When the first and the last of so many producers were told to close."""
+    """Return the times at which the broker's requests to close the first and the last of `count` producers arrived."""
     sock.settimeout(PATIENCE_S)
     rest, first = b"", 0.0
     while count:

@@ -1,4 +1,4 @@
-"""A `quire standalone` process of its own for each measurement, in a directory that is removed afterwards."""
+"""Process `quire standalone` for one measurement, in a directory that is removed afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READY = re.compile(r"ready pulsar://127\.0\.0\.1:(\d+) (http://\S+)")
 
 @dataclass
 class Server:
-    """A running server: where it listens, its process, and how long it took to be ready."""
+    """Running server: its process, its addresses, and the time that its start took."""
 
     process: subprocess.Popen[str]
     port: int
@@ -54,7 +54,7 @@ def start(data: Path, *flags: str) -> Server:
 
 @contextmanager
 def fresh(*flags: str, parent: str | None = None) -> Iterator[Server]:
-    """A server on an empty directory, stopped and removed at the end."""
+    """Run a server on an empty directory, and remove the directory at the end."""
     data = Path(tempfile.mkdtemp(prefix="quire-bench-", dir=parent))
     server = start(data, *flags)
     try:
@@ -66,7 +66,7 @@ def fresh(*flags: str, parent: str | None = None) -> Iterator[Server]:
 
 
 def drop_page_cache() -> bool:
-    """Make the next reads cold; False without the right to (direct reads are cold anyway)."""
+    """Drop the page cache. Return False without the permission to do so; direct reads are cold in any case."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")

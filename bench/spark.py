@@ -1,12 +1,12 @@
-"""How many rows a second Spark reads from the archive: `python -m bench.spark [rows]`.
+"""Benchmark of reading the archive with Spark, in rows per second: `python -m bench.spark [rows]`.
 
-Builds an archive of 1.5 million messages of 1 KiB in a directory, once with one message per entry and once in
-batches of 100, stands in for the broker with a server that answers the plan, and reads all columns with `local[2]`
-into Spark's no-op sink. One JSON line per result: rows a second of the best and the median of five runs after one to
-warm up, and the CPU time of JVM and Python workers together, which says more on a machine that is not idle.
+It builds an archive of 1.5 million messages of 1 KiB in a directory, once with one message per entry and once in
+batches of 100. A small HTTP server replaces the broker, and `local[2]` reads all columns into Spark's no-op sink. Each
+result is a line of JSON: rows per second of the best and the median of five runs after a warm-up, and the CPU time of
+JVM and Python workers together, which is more reliable on a machine that is not idle.
 
-Then the segments get sidecars, and the same is read without values, and 0.25 % of it by publish time; each also says
-how long it takes beside the whole. What the sidecars take, and how fast they are written, is a line of its own.
+Then sidecars are built. The same rows are read without values, and 0.25 % of the rows are selected by publish time. The
+results include the ratio to the time of reading everything. Another line has the sidecars' size and build rate.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ RUNS: Final = 5
 TIME_MS: Final = 1_700_000_000_000
 ROWS_PER_MS: Final = 500
 RANGE_SHARE: Final = 400
-"""The time range that is read is one part of so many."""
+"""Reciprocal of the share of the rows that the time range selects."""
 
 
 @cache
 def texts(count: int) -> list[bytes]:
-    """JSON of `MESSAGE_BYTES` bytes each, no two alike, that lz4 makes half as large and zstd a third."""
+    """Return different JSON texts of `MESSAGE_BYTES` each, which lz4 compresses to a half and zstd to a third."""
     rng = random.Random(0)
     words = [rng.randbytes(4).hex() for _ in range(500)]
     made = []
@@ -61,7 +61,7 @@ def texts(count: int) -> list[bytes]:
 
 
 def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int = pb.NONE) -> Iterator[Buffer]:
-    """A segment's blocks: `rows` messages, `batch` to an entry, each batch compressed by `codec`."""
+    """Yield the blocks of a segment with `rows` messages, `batch` messages per entry, compressed by `codec`."""
     payloads = [bytes(MESSAGE_BYTES)] * batch if codec == pb.NONE else texts(100 * batch)
     messages = 2 * [OutgoingMessage(payload) for payload in payloads]
     entry_id, index, end = 0, first_index, first_index + rows
@@ -88,7 +88,7 @@ def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int =
 def archive(
     url: str, ledger_id: int, first_index: int, rows: int, batch: int, codec: int = pb.NONE
 ) -> dict[str, Any]:
-    """Write one segment's object; answers what the broker would say of the segment."""
+    """Write one segment's object, and return the segment's description as a broker's list of segments has it."""
     store = open_blocking(url)
     store.prepare()
     builder = SegmentBuilder(ledger_id)
@@ -119,7 +119,7 @@ def archive(
 
 
 def serve(topics: dict[str, list[dict[str, Any]]]) -> ThreadingHTTPServer:
-    """Answers `…/topics/…/NAME/segments`, and what a stream asks besides; nothing else is there."""
+    """Start an HTTP server that replaces the broker: it serves lists of segments and the requests of a stream."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -172,8 +172,10 @@ def session(jars: Sequence[str] = ()) -> Any:
 
 
 def cpu_s() -> float:
-    """CPU seconds so far of this process's children, and theirs, also of those that ended: the JVM and Spark's Python
-    workers."""
+    """Return the CPU seconds so far of all descendants of this process: the JVM and Spark's Python workers.
+
+    Descendants that have exited are included.
+    """
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -190,7 +192,7 @@ def cpu_s() -> float:
 
 
 def measure(spark: Any, url: str, topic: str, rows: int, what: str = "the archive", **options: str) -> float:
-    """`rows` are those that `options` want. Returns the median of the runs in seconds."""
+    """Measure reading `rows` rows of a topic with `options`. Return the median of the runs in seconds."""
     frame = spark.read.format("quire").options(service_url=url, topic=topic, **options).load()
     assert frame.count() == rows
     seconds, cpu = [], []
@@ -211,7 +213,7 @@ def measure(spark: Any, url: str, topic: str, rows: int, what: str = "the archiv
 
 
 def measure_sidecars(spark: Any, url: str, topic: str, rows: int, whole_s: float) -> None:
-    """What sidecars cost and spare; `whole_s` is how long all rows with their values took."""
+    """Measure the cost and the benefit of sidecars. `whole_s` is the time that reading all columns took."""
     start = time.perf_counter()
     built = build_all(Broker(url), [topic])
     assert built.rows == rows, built
@@ -237,7 +239,7 @@ def measure_sidecars(spark: Any, url: str, topic: str, rows: int, whole_s: float
 
 
 def measure_stream(spark: Any, url: str, topic: str, rows: int) -> None:
-    """All of it in one micro-batch, as a stream that begins."""
+    """Measure a new stream that reads the whole topic in one micro-batch."""
     frame = spark.readStream.format("quire").options(service_url=url, topic=topic).load()
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as checkpoint:
         start, cpu_start = time.perf_counter(), cpu_s()

@@ -1,8 +1,8 @@
-"""How many rows a second Spark copies into an Iceberg table: `python -m bench.spark_iceberg [rows]`.
+"""Benchmark of copying a topic into an Iceberg table with Spark: `python -m bench.spark_iceberg [rows]`.
 
-An archive of messages of 1 KiB in a directory, once of zeros and once of JSON in batches that are compressed by zstd;
-both are copied by `quire spark iceberg`'s job with `local[2]` into a table in a directory beside it, whose catalog is
-SQLite. One JSON line each: rows a second, CPU time of JVM and Python workers, and what the table's files take of a row.
+It builds two archives of messages of 1 KiB in a directory: of zeros, and of JSON in batches compressed by zstd. The job
+of `quire spark iceberg` copies both with `local[2]` into a table in another directory, whose catalog is SQLite. Each
+result is a line of JSON: rows per second, the CPU time of JVM and Python workers, and the table's bytes per row.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from quire.wire import pulsar_pb2 as pb
 ROWS: Final = 500_000
 RUNS: Final = 3
 SLICE: Final = "64MiB"
-"""Also of what is compressed, so that both are several files."""
+"""Size of a slice, also of compressed messages, so that both tables have several files."""
 
 
 def segments(url: str, rows: int, codec: int) -> list[dict[str, Any]]:
-    """The archive in a store, by what the broker would say of it."""
+    """Write an archive, and return its segments as a broker lists them."""
     most = SEGMENT_BYTES // MESSAGE_BYTES
     return [
         archive(url, 100 * codec + number, first, min(most, rows - first), BATCH, codec)

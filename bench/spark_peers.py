@@ -1,16 +1,16 @@
-"""What reading the archive with Spark reaches, beside Kafka and beside what is possible: `python -m bench.spark_peers`.
+"""Benchmark of reading the archive with Spark, compared with Kafka and an upper bound: `python -m bench.spark_peers`.
 
-The same number of messages of 1 KiB is read with `local[2]` into Spark's no-op sink, in turns within one session:
+The same number of messages of 1 KiB is read with `local[2]` into Spark's no-op sink, alternately in one session:
 
-- *prebuilt*: Arrow batches of Quire's columns that lie ready in the Python worker, through the same API of data
-  sources. Nothing in Python can be faster than that.
-- *Quire*, from an archive in a directory: single messages, batches of 100, the same in lz4 and zstd (JSON, of which lz4
-  leaves 54 % and zstd 30 %), and without values. Each is cut into as many tasks as the others.
-- *Kafka*, by Spark's own connector (a source in the JVM) from a Kafka broker on this machine, where Maven can fetch
-  both into `build/kafka`: the same messages in four partitions, in batches of 100, not compressed.
+- *prebuilt*: Arrow batches with Quire's columns, built in advance in the Python worker, through the same data source
+  API. No source in Python can be faster.
+- *Quire*, from an archive in a directory: single messages, batches of 100, the same batches compressed by lz4 and zstd
+  (JSON, to 54 % and 30 % of its size), and without values. Each is cut into the same number of tasks.
+- *Kafka*, by Spark's own connector (a source in the JVM) from a Kafka broker on this machine: the same messages in four
+  partitions, in uncompressed batches of 100. Maven must be able to fetch both into `build/kafka`.
 
-JSON lines: for each the rows a second of the best of three runs, and the CPU time of JVM and Python workers together;
-then the ratios, of the rates and, for a machine that is not idle, of the CPU times. An argument says how many rows.
+Each result is a line of JSON: rows per second of the best of three runs, and the CPU time of JVM and Python workers
+together. Then the ratios of the rates and of the CPU times follow. An argument sets the number of rows.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Prebuilt(DataSource):
 
 
 def _batch() -> pa.RecordBatch:
-    """A batch of Quire's columns with values of 1 KiB."""
+    """Return a record batch of Quire's columns with values of 1 KiB."""
     same: dict[str, Any] = {
         "topic": "persistent://public/default/rows",
         "partition": -1,
@@ -116,7 +116,7 @@ def _batch() -> pa.RecordBatch:
 
 
 def fetched(group: str, artifact: str, version: str) -> list[str]:
-    """The jars of an artifact and what it needs, by Maven. Empty where that does not work."""
+    """Return the jars of an artifact and its dependencies, fetched by Maven; empty if Maven fails."""
     directory = BUILT / f"{artifact}-{version}"
     if not directory.exists() and shutil.which("mvn"):
         BUILT.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def fetched(group: str, artifact: str, version: str) -> list[str]:
 
 @contextlib.contextmanager
 def kafka(jars: list[str], directory: Path) -> Iterator[str]:
-    """A broker on loopback; its address."""
+    """Run a Kafka broker on the loopback interface, and yield its address."""
     port, controller = _free_port(), _free_port()
     settings = directory / "kafka.properties"
     settings.write_text(
@@ -178,7 +178,7 @@ class Run(NamedTuple):
 
 
 def measure(frames: dict[str, Any]) -> dict[str, Run]:
-    """The best of runs that take turns; the first of each warms up."""
+    """Return the best run of each frame. Runs of the frames alternate, and the first run of each is a warm-up."""
     found: dict[str, list[Run]] = {name: [] for name in frames}
     for _ in range(RUNS + 1):
         for name, frame in frames.items():
@@ -188,11 +188,24 @@ def measure(frames: dict[str, Any]) -> dict[str, Run]:
     return {name: Run(*map(min, zip(*runs[1:], strict=True))) for name, runs in found.items()}
 
 
+def _why_without(connector: list[str]) -> str:
+    if not shutil.which("mvn"):
+        return "mvn, which downloads Spark's connector and Kafka, is not in PATH: install Maven"
+    if connector:
+        return f"Maven cannot fetch kafka_2.13 {KAFKA_VERSION}"
+    return (
+        f"Maven cannot fetch spark-sql-kafka-0-10_2.13 {SPARK_VERSION}: it may not be published for this PySpark yet; "
+        "install one that has it, such as pyspark==4.2.0"
+    )
+
+
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     show("machine", **machine())
     connector = fetched("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION)
     broker = fetched("org.apache.kafka", "kafka_2.13", KAFKA_VERSION) if connector else []
+    if not broker:
+        show("kafka", left_out=_why_without(connector))
     with contextlib.ExitStack() as stack:
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp"))

@@ -1,10 +1,10 @@
-"""What reading the archive with Spark costs in S3 beside a directory: `python -m bench.spark_s3 [rows]`.
+"""Benchmark of reading the archive with Spark from S3, compared with a directory: `python -m bench.spark_s3 [rows]`.
 
-The same messages of 1 KiB, in batches of 100, lie in a directory and in S3 that versitygw serves from another directory
-of the same disk, with the two cores that Spark has (`versitygw` is looked for in the path; `go install
-github.com/versity/versitygw/cmd/versitygw@v1.8.0` makes it). They are read with `local[2]` into Spark's no-op sink in
-turns. JSON lines: rows a second of the best of three runs, the CPU time of JVM and Python workers, the server's beside
-it, their ratio, and how many requests the server had for each GiB of the segments.
+The same messages of 1 KiB, in batches of 100, are in a directory and in S3. versitygw serves S3 from another directory
+on the same disk, and shares two cores with Spark. It must be on the PATH; `go install
+github.com/versity/versitygw/cmd/versitygw@v1.8.0` installs it. `local[2]` reads both alternately into Spark's no-op
+sink. Each result is a line of JSON: rows per second of the best of three runs, the CPU time of JVM and Python workers
+and of the S3 server, their ratio, and the server's number of requests per GiB of segments.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ START_S: Final = 30.0
 
 class Gateway(NamedTuple):
     url: str
-    """With credentials."""
+    """URL of the object store, with credentials."""
     pid: int
     log: Path
-    """A line for each request."""
+    """Access log of the server, with a line for each request."""
 
     @property
     def requests(self) -> int:
@@ -44,7 +44,7 @@ class Gateway(NamedTuple):
 
 @contextlib.contextmanager
 def gateway(directory: Path) -> Iterator[Gateway]:
-    """S3 over a directory, on loopback."""
+    """Run versitygw over a directory, on the loopback interface."""
     program = shutil.which("versitygw")
     if program is None:
         raise SystemExit("versitygw is not in the path")
@@ -83,7 +83,7 @@ def _wait_for(port: int) -> None:
 
 
 def segments(url: str, rows: int) -> list[dict[str, Any]]:
-    """The archive in a store, by what the broker would say of it."""
+    """Write an archive, and return its segments as a broker lists them."""
     most = SEGMENT_BYTES // MESSAGE_BYTES
     return [
         archive(url, number, first, min(most, rows - first), BATCH)

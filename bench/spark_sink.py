@@ -1,10 +1,10 @@
-"""How many rows a second the Spark sink writes: `python -m bench.spark_sink [rows]`.
+"""Benchmark of the Spark sink, in rows per second: `python -m bench.spark_sink [rows]`.
 
-A standalone server in its own process, topics that drop duplicates, rows of 1 KiB. In one run, over and over in turn:
-the asyncio client in a bare loop (one process), a task of the sink fed with prebuilt Arrow batches (one process), and
-Spark with `local[2]`, exactly once and at least once. One JSON line per result: rows a second of the best and the
-median run, and as a share of the bare loop's in the same turn; and the CPU time of all processes, the server's too,
-which says more on a machine that is not idle: two cores have two seconds a second.
+A standalone server runs in its own process. Topics drop duplicates, and rows have 1 KiB. Three writers alternate: the
+asyncio client in a plain loop (one process), a task of the sink with prebuilt Arrow batches (one process), and Spark
+with `local[2]`, exactly once and at least once. Each result is a line of JSON: rows per second of the best and the
+median run, the ratio to the plain loop in the same round, and the CPU time of all processes, the server included. CPU
+time is more reliable on a machine that is not idle; two cores have two CPU seconds per second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS: Final = 400_000
 MESSAGE_BYTES: Final = 1024
 RUNS: Final = 3
 BATCH_ROWS: Final = 10_000
-"""As Spark makes them."""
+"""Rows in a record batch, as in Spark's default."""
 
 
 def bare_loop(url: str, topic: str, rows: int) -> None:

@@ -1,12 +1,12 @@
-"""Whether a stream keeps up with what is published on the same two cores: `python -m bench.spark_stream [rows per s]`.
+"""Benchmark of a Spark stream that follows a load on the same two cores: `python -m bench.spark_stream [rows per s]`.
 
-A standalone server, a load generator that publishes 50,000 messages of 1 KiB a second for half a minute, and a stream
-with `local[2]`, a trigger a second, and Spark's no-op sink; once with batches of 100, once with single messages. One
-JSON line each: rows a second published and read, how long the micro-batches took, how many rows the stream was behind
-in the middle and at the end of the load, and which share of one core the server used.
+A load generator publishes 50,000 messages of 1 KiB per second for half a minute to a standalone server. A stream with
+`local[2]` and one trigger per second reads them into Spark's no-op sink. Messages are in batches of 100 in one run, and
+single in another. Each result is a line of JSON: rows published and read per second, the duration of the micro-batches,
+the stream's lag in rows in the middle and at the end of the load, and the server's share of one core.
 
-Then a topic of four partitions without news: how many requests a trigger costs the broker. They are counted on their
-way, by a server between Spark and the broker.
+Then a stream reads a topic of four partitions without new messages. A proxy between Spark and the broker counts the
+requests of each trigger.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATH: Final = "/admin/v2/persistent/public/default"
 
 
 def stream(spark: Any, url: str, topic: str, checkpoint: str) -> Any:
-    """A query that has begun."""
+    """Start a streaming query over a topic, and return it."""
     frame = spark.readStream.format("quire").options(service_url=url, topic=topic).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
     return writer.trigger(processingTime=TRIGGER).start()
@@ -47,13 +47,13 @@ def stream(spark: Any, url: str, topic: str, checkpoint: str) -> Any:
 
 
 class Follower(threading.Thread):
-    """Notes what the stream's micro-batches have read, each once."""
+    """Thread that records the progress of each micro-batch of a stream once."""
 
     def __init__(self, query: Any) -> None:
         super().__init__(daemon=True)
         self._query = query
         self.batches: dict[int, tuple[float, int, int]] = {}
-        """By number: when it was seen, its rows, how many ms its trigger took."""
+        """Micro-batches by number: time of recording, number of rows, and duration of the trigger in ms."""
 
     def run(self) -> None:
         while self._query.isActive:
@@ -104,7 +104,7 @@ def keep_up(spark: Any, server: servers.Server, rows_per_s: int, batch: int, che
 
 
 def counting(url: str) -> tuple[ThreadingHTTPServer, list[str]]:
-    """A server that asks `url` what it is asked, and the paths that it was asked for."""
+    """Start an HTTP proxy to `url`; return it, and the list of the requested paths, which grows with each request."""
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,9 +1,9 @@
-"""What a standalone server does on this machine: rates, CPU per entry, latencies, bytes written, memory, start.
+"""Benchmark of a standalone server: rates, CPU per entry, latencies, bytes written, memory, and start time.
 
     python -m bench.standalone [QUESTION …]      (all without arguments; about three minutes)
 
-The load generator is another process (`bench.load`), the server is fresh for every question. `server_cpu_us_per_entry`
-is the figure that counts; everything with a rate is open loop.
+The load generator is another process (`bench.load`), and each question has a new server. The main figure is
+`server_cpu_us_per_entry`; loads with a given rate are open loops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.report import ask, show, usage
 
 KIB = 1024
 BIG = ("--memtable-bytes", "1200MiB", "--entry-log-bytes", "4GiB")
-"""A memtable that does not flush, so that the journal has to be replayed."""
+"""Flags for a memtable so large that it is not flushed, and the journal must be replayed."""
 
 
 def _load(server: servers.Server, mode: str, *arguments: object) -> subprocess.Popen[bytes]:
@@ -50,7 +50,7 @@ def _publish(label: str, *arguments: object) -> Callable[[], None]:
 
 
 def keep_up() -> None:
-    """Publishing while one exclusive consumer keeps up."""
+    """Measure publishing while one exclusive consumer keeps up."""
     for label, arguments in (("1 KiB", ("--size", KIB)), ("100 B", ("--size", 100))):
         with servers.fresh() as server:
             consumer = _load(
@@ -72,7 +72,7 @@ def keep_up() -> None:
 
 
 def fan_out() -> None:
-    """What one topic delivers to one subscription and to ten, while it is published to: bytes a second, in one run."""
+    """Measure the bytes per second that a topic delivers to one and to ten subscriptions while it is published to."""
     for label, arguments in (("1 KiB", ("--size", KIB)), ("16 KiB", ("--size", 16 * KIB))):
         with servers.fresh() as server:
             for count in (1, 10):
@@ -94,7 +94,7 @@ def fan_out() -> None:
 
 
 def cold_reads() -> None:
-    """A consumer drains what an earlier process wrote: from the bookie, then from the archive."""
+    """Measure a consumer that reads data written by an earlier process: from the bookie, then from the archive."""
     for label, size, count in (("16 KiB", 16 * KIB, 96_000), ("1 KiB", KIB, 600_000)):
         with servers.fresh() as server:
             _fill(server, size, count)
@@ -135,12 +135,12 @@ def _again(server: servers.Server, *flags: str) -> servers.Server:
 
 def _archive(server: servers.Server) -> None:
     command = [sys.executable, "-m", "quire", "archive", "run", "--seal", "--admin-url", server.http_url]
-    for _ in range(2):  # archived by the first, released by the second
+    for _ in range(2):  # the first run archives segments, the second one deletes the bookie's copies
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def start() -> None:
-    """Ready after the start, with nothing and with a gibibyte in the journal; idle memory."""
+    """Measure the time of a start, with an empty journal and with one GiB in the journal, and the idle memory."""
     with servers.fresh() as server:
         time.sleep(2)
         show("start, empty", ready_s=server.ready_s, idle_mb=usage(server.pid).resident_bytes / 1e6)

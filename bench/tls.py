@@ -1,9 +1,9 @@
-"""What TLS costs: throughput beside plain connections, CPU of a handshake, memory of a connection, those who stall.
+"""Benchmark of TLS against plain connections: throughput, CPU of a handshake, memory, and stalled handshakes.
 
     python -m bench.tls [throughput|handshakes|memory|stalls …]      (all without arguments; about two minutes)
 
-One server has both ports open, and each figure is taken over both in one run, in turns: what the machine does otherwise
-falls on both alike. Certificates are those of `quire certs`.
+One server has both ports open, and each figure is measured alternately on both in one run, so that other load of the
+machine affects both alike. `quire certs` creates the certificates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECTIONS = 2_000
 FILES = 3 * CONNECTIONS
 
 _HELLO_BEGUN = b"\x16\x03\x01\x02\x00\x01\x00"
-"""The first bytes of a client's handshake, which promise five hundred more."""
+"""First bytes of a client's handshake, whose length field announces about five hundred more."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ def served() -> Iterator[Served]:
 
 
 def throughput() -> None:
-    """Publishing entries of 16 KiB as fast as they are taken, and reading them again."""
+    """Measure publishing entries of 16 KiB as fast as the server accepts them, and reading them."""
     with served() as on:
         for turn in range(ROUNDS):
             for kind in on.ports:
@@ -82,7 +82,7 @@ def _load(on: Served, mode: str, kind: str, label: str, *more: object) -> None:
 
 
 def handshakes() -> None:
-    """The server's CPU for a connection from accept to CONNECTED; none is resumed, for nobody keeps its session."""
+    """Measure the server's CPU for a connection, from accept to CONNECTED. TLS sessions are not resumed."""
     with served() as on:
         for kind in ("plain", "tls"):
             on.connect(kind).socket.close()
@@ -98,7 +98,7 @@ def handshakes() -> None:
 
 
 def memory() -> None:
-    """Of open connections that have said CONNECT, and then of the same after a message each."""
+    """Measure the server's memory per open connection, first after CONNECT, then after one message on each."""
     for kind in ("plain", "tls"):
         with served() as on:
             on.connect(kind)
@@ -114,7 +114,7 @@ def memory() -> None:
 
 
 def stalls() -> None:
-    """Receipts of a client that publishes one message at a time, beside connections that begin a handshake and stop."""
+    """Measure the latency of single publishes while other connections begin a handshake and stall."""
     with served() as on:
         for kind in ("plain", "tls"):
             _one_at_a_time(on, kind, f"receipts, {kind}", seconds=5)

@@ -1,10 +1,10 @@
-"""A write-ahead log on object storage: rates, latencies and uploads, with the upload times of a real store injected.
+"""Benchmark of a write-ahead log on object storage, with the upload times of a real store: rates, latencies, uploads.
 
     python -m bench.wal [QUESTION …]      (all without arguments; about six minutes)
 
-The store is a directory. The server is this file again, with `serve` and times in front: so much longer each upload
-takes, and one of a hundred. Each call to the store leaves a byte in a file, to be counted. How much the load generator
-has outstanding decides: 120 MB here, in batches of 120 KiB.
+The store is a directory. The server process runs this module with `serve` and two delays: of each upload, and of one
+upload in a hundred. It appends a byte to a file for each call to the store, so that calls can be counted. The rate
+depends on the load generator's outstanding bytes: 120 MB here, in batches of 120 KiB.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, BinaryIO, TypeVar
 from unittest import mock
 
 from bench.report import ask
-from quire.cli import broker_parts
 from quire.cli.main import main as quire
 from quire.objects.open import open_for_log
 from quire.objects.store import BlockingStore, ObjectStore
+from quire.process import object_stores
 from quire.wal import object_journal
 from quire.wire.block import Buffer
 
@@ -34,7 +34,7 @@ KIB = 1024
 
 
 class SlowPuts(ObjectStore):
-    """Each upload takes `usual_s` longer, and one of a hundred `late_s`."""
+    """Object store that delays each upload by `usual_s`, and one upload in a hundred by `late_s`."""
 
     def __init__(
         self, store: BlockingStore, threads: int, usual_s: float, late_s: float, calls: BinaryIO
@@ -55,14 +55,14 @@ class SlowPuts(ObjectStore):
 
 
 def serve(usual_ms: float, late_ms: float, hedge_factor: float, calls: str, *words: str) -> None:
-    file = open(calls, "ab", buffering=0)  # noqa: SIM115  (as long as the process lives)
+    file = open(calls, "ab", buffering=0)  # noqa: SIM115  (open as long as the process lives)
 
     def opened(url: str, threads: int) -> ObjectStore:
         plain = open_for_log(url, threads)
         return SlowPuts(plain.blocking, threads, usual_ms / 1000, late_ms / 1000, file)
 
     with (
-        mock.patch.object(broker_parts, "open_for_log", opened),
+        mock.patch.object(object_stores, "open_for_log", opened),
         mock.patch.object(object_journal, "HEDGE_FACTOR", hedge_factor),
         mock.patch.object(sys, "argv", ["quire", *words]),
     ):
@@ -70,7 +70,7 @@ def serve(usual_ms: float, late_ms: float, hedge_factor: float, calls: str, *wor
 
 
 class Server:
-    """A standalone process with a WAL in a directory that is removed afterwards."""
+    """Standalone server process with a WAL, in a directory that is removed afterwards."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Server:
 
     @property
     def calls(self) -> int:
-        """To the store, so far."""
+        """Number of calls to the store so far."""
         return os.path.getsize(f"{self._folder.name}/calls")
 
     def metric(self, name: str) -> float:
@@ -127,13 +127,13 @@ class Server:
 
 
 SETTLE_S = 20.0
-"""Segments go to the archive meanwhile."""
+"""Pause in which segments are moved to the archive."""
 ARCHIVED = ("--segment-bytes-max", "64MiB", "--archive-delay-ms", "1s", "--archive-lag-ms", "0s")
 BATCHES = ("--size", KIB, "--batch", 120, "--outstanding", 1_000, "--seconds", 8)
 
 
 def batched() -> None:
-    """1 KiB messages in batches, as fast as they are taken: of eight topics, and of one with one producer."""
+    """Measure batched messages of 1 KiB at the maximum rate: for eight topics, and for one topic with one producer."""
     for topics in (8, 1):
         with Server() as server:
             server.load(
@@ -142,13 +142,16 @@ def batched() -> None:
 
 
 def one_topic_far_away() -> None:
-    """One topic, one producer, 300 ms added to each upload."""
+    """Measure one topic with one producer, and 300 ms added to each upload."""
     with Server(300) as server:
         server.load("produce", "--label", "1 KiB batched, 1 topic, uploads of 300 ms", *BATCHES)
 
 
 def latency() -> None:
-    """2,000 messages a second, uploads of 60 ms, one of a hundred of 250 ms, hedged or not; then lone messages."""
+    """Measure latencies at 2,000 messages per second, with and without hedged uploads, and then of single messages.
+
+    Uploads take 60 ms, and one upload in a hundred takes 250 ms.
+    """
     for batch_ms, factor in (
         (250, object_journal.HEDGE_FACTOR),
         (50, object_journal.HEDGE_FACTOR),
@@ -165,7 +168,7 @@ def latency() -> None:
 
 
 def uploads() -> None:
-    """Uploads a second of many topics with a message each five seconds, and what an idle broker asks the store."""
+    """Measure uploads per second for many topics with a message each five seconds, and an idle broker's requests."""
     with Server() as server:
         before, begin = server.metric("quire_wal_objects_written_total"), time.monotonic()
         server.load(
@@ -189,7 +192,7 @@ def uploads() -> None:
 
 
 def catch_up() -> None:
-    """One topic read from its beginning: from sets, and from the archive."""
+    """Measure reading a topic from its beginning, from sets of the WAL and from the archive."""
     topic = ("--topics", 1, "--prefix", "old")
     for where, *flags in (("sets",), ("the archive", *ARCHIVED)):
         with Server(0, None, *flags) as server:

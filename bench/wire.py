@@ -1,4 +1,4 @@
-"""What the wire's hot loops cost, in µs per entry: cutting SENDs, receipts, message headers, batches.
+"""Benchmark of the wire protocol's hot loops, in µs per entry: parsing SENDs, receipts, message headers, batches.
 
 python -m bench.wire
 """
@@ -18,7 +18,7 @@ ROUNDS = 7
 
 
 def best_us(work: Callable[[], object], units: int) -> float:
-    """The best of some rounds, in µs per unit: the figure least disturbed by what else runs."""
+    """Return the time of the best of several rounds in µs per unit, which other load disturbs least."""
     best = float("inf")
     for _ in range(ROUNDS):
         begin = perf_counter()
@@ -41,7 +41,10 @@ def sends(
     *,
     tells_highest: bool = False,
 ) -> bytes:
-    """Of batches with `messages` > 1; Java's clients tell the highest sequence id of each, the others do not."""
+    """Return `count` SEND frames; with `messages` > 1, each has a batch.
+
+    With `tells_highest`, a frame contains its batch's highest sequence id, which only Java clients send.
+    """
     one = entry(entry_size)
     firsts = range(first_sequence, first_sequence + count * messages, messages)
     return b"".join(

@@ -1,18 +1,18 @@
-"""Restoring a block that rotted in the entry log, or lies where it cannot be read any more, to its place.
+"""Repair of a damaged or unreadable block in the entry log of the same bookie.
 
-A recovery or a repair that writes a block again where one lies already has the same bytes from another bookie. When the
-one that lies here cannot be read any more, the run around it is written anew with the good block in its place, as a
-compaction would: copied, synced, and then the index swapped in one transaction. So a cluster without a bookie to spare
-gets its copy back, too, and a crash anywhere leaves the run as it was or as it is to be.
+A recovery or a repair may send a block that this bookie already has, after reading it from another bookie. If the local
+copy is unreadable, the bookie rewrites the run that contains it, with the received block instead of the damaged one.
+This works like a compaction: the new run is written and synced, then the index swaps the rows in one transaction. So
+the copy is restored even in a cluster without a spare bookie. A crash at any time leaves either the old or the new run.
 
-Only the one block is taken from outside. Others of the run that are rotten stay as they are, and stay damage: each
-block brings its own checksum along. One that cannot be read is not copied: it stays in its log, with a row of its own,
-for the disk may have its good moments. Where a header is rotten or unreadable nobody knows how long its block is, so
-all up to the next whole header, or to the run's end, is a *gap*. It stays in its log, too. In a gap the block that is
-mended may be the first or the last one; of others in the middle the place cannot be told before their neighbours are
-mended. Behind a closed ledger's end may lie a gap that nobody ever fills: no other bookie need have those blocks.
+Only this one block is replaced. Other damaged blocks of the run stay damaged, and their checksums still show it. An
+unreadable block is not copied; it stays in its entry log, with its own row, because a failing disk may be able to read
+it later. If a block's header is damaged, the block's length is unknown. So everything up to the next valid header, or
+the end of the run, is a *gap*, which also stays in its entry log. A block can be restored at the start or the end of a
+gap; the offset of other blocks in the gap is unknown until their neighbours are restored. A gap stays if no other
+bookie has its blocks.
 
-This blocks, and runs on the thread that appends and commits.
+All functions block; they run on the thread that appends to entry logs and commits to the index.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 
 def restore_block(index: Index, logs: EntryLogs, block: Buffer) -> Status:
-    """Put a verified `block` in the place of its rotten copy; OK when it is durable there.
+    """Replace the damaged copy of a verified `block`; return OK when it is durable.
 
-    CONFLICT when what lies there is another block. Raises `CorruptionError` when its place cannot be told, `DiskFull`,
-    `DiskError`.
+    Return CONFLICT if the bookie has another block with these entries. Raises `CorruptionError` if the block's offset
+    is unknown, `DiskFull`, `DiskError`.
     """
     wanted = peek(block)
     row = index.find(wanted.ledger_id, wanted.first_entry)
     if row is None:
-        return Status.DELETED  # nothing else takes rows away
+        return Status.DELETED  # only a deletion removes rows
     run = _Run(row, logs.salvage(row.log_id, row.offset, row.length))
     file = logs.file_name(row.log_id)
     at, entry, is_placed = 0, row.first_entry, False
@@ -55,18 +55,19 @@ def restore_block(index: Index, logs: EntryLogs, block: Buffer) -> Status:
             is_placed = True
         at, entry = end, next_entry
     if not is_placed or entry != row.last_entry + 1:
-        raise CorruptionError("a run of blocks does not end where it should", file, row.offset)
+        raise CorruptionError("a run of blocks ends at an unexpected offset", file, row.offset)
+    assert sum(map(len, run.blocks)) + sum(gap.length for gap in run.gaps) == row.length
     new = logs.append([(row.ledger_id, run.blocks)])
     logs.sync()
     index.replace([row], [*new, *run.gaps])
     log.info(
-        "entry %d of ledger %d is mended: it was damaged in %s", wanted.first_entry, wanted.ledger_id, file
+        "restored entry %d of ledger %d, which was damaged in %s", wanted.first_entry, wanted.ledger_id, file
     )
     return Status.OK
 
 
 class _Run:
-    """What lies at `row`, and what is to lie there: `blocks`, written anew, and `gaps`, which stay."""
+    """Old and new content of the run at `row`: `blocks` are rewritten, `gaps` stay in the old entry log."""
 
     def __init__(self, row: IndexRow, found: Salvaged) -> None:
         self.blocks: list[Buffer] = []
@@ -76,7 +77,7 @@ class _Run:
         self._found = found
 
     def header_at(self, at: int, entry: int) -> BlockHeader | None:
-        """The header there, if it is whole and the one of the block that should begin with `entry`."""
+        """Return the header at this offset, if it is valid and belongs to the block that should begin with `entry`."""
         try:
             header = read_header(self._run, at)
         except BlockError:
@@ -84,14 +85,17 @@ class _Run:
         return header if (header.ledger_id, header.first_entry) == (self._row.ledger_id, entry) else None
 
     def gap_from(self, at: int, entry: int) -> _Place:
-        """Where the next whole header of this run begins, and with which entry."""
+        """Return the end of the gap that begins at `at`: the next valid header of this run, or the run's end."""
         for found, header in find_headers(self._run, at + 1):
             if header.ledger_id == self._row.ledger_id and entry < header.first_entry <= self._row.last_entry:
                 return _Place(found, header.first_entry)
         return _Place(self._row.length, self._row.last_entry + 1)
 
     def keep(self, at: int, end: int, entry: int, next_entry: int, *, is_block: bool) -> None:
-        """These bytes, a block or a gap, stay what they are. Of a gap's times and LAC only the run's are known."""
+        """Add a readable block to `blocks`, or anything else to `gaps`.
+
+        The row of a gap gets the clocks and the LAC of the whole run.
+        """
         if is_block and self._found.is_read(at, end):
             self.blocks.append(self._run[at:end])
         elif at < end:
@@ -105,7 +109,10 @@ class _Run:
     def place(
         self, block: Buffer, wanted: BlockHeader, at: int, end: int, entry: int, next_entry: int
     ) -> bool:
-        """Put `block` where it was: at the front of these bytes or at their back. False when neither can be told."""
+        """Add `block` instead of the bytes at the start or the end of `run[at:end]`, and keep the rest as gaps.
+
+        Return False if the block's offset is not certain.
+        """
         front = at if entry == wanted.first_entry else end - wanted.length
         back = front + wanted.length
         is_known = entry == wanted.first_entry or next_entry == wanted.last_entry + 1
@@ -121,7 +128,7 @@ class _Run:
 
 
 class _Place(NamedTuple):
-    """A place in a run's bytes, and the entry that begins there."""
+    """Offset in a run, and the entry that begins there."""
 
     at: int
     entry: int

@@ -1,18 +1,19 @@
-"""The checkpoint: a frozen memtable goes to the entry log, and the mark moves past its journal groups.
+"""Checkpoint: writes a frozen memtable to the entry log, and moves the mark past its journal groups.
 
-The order is the whole point (rule 21): entry log written → synced → rows, fences, LACs, tombstones, limbo and
-mark committed in one transaction of the index → only then journal segments before the mark are written over. A
-crash anywhere leaves either the old mark, and replay brings everything again, or the new one, and nothing is
-missing. What lies in the entry log without a row is dead weight that the collector finds.
+The order is essential (rule 21): write and sync the entry log; commit rows, fences, LACs, tombstones, limbo and mark
+in one transaction of the index; only then reuse journal segments before the mark. After a crash, the mark is either
+the old one, and the replay restores everything, or the new one, and nothing is missing. The collector reclaims bytes in
+entry logs that no row refers to. A checkpoint is the counterpart of BookKeeper's
+[SyncThread](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/bookie/SyncThread.java).
 
-The mark is the number of the last journal group whose every block is in the entry log and index:
+The mark is the number of the last journal group up to which every block is in the entry log and the index:
 
     mark      8 bytes, big-endian: group number
 
-`rebuild` makes a new index out of the entry logs when the old one is lost. Fences, LACs and tombstones are not in
-the entry logs, so everything is fenced afterwards (rule 22).
+`rebuild` makes a new index from the entry logs when the old one is lost. Entry logs do not contain fences, LACs and
+tombstones, so all ledgers are fenced after a rebuild (rule 22).
 
-All this blocks and belongs on the checkpoint's own thread, or in a start.
+All functions block; they run on the checkpoint's own thread, or during a start.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from quire.wire.block import Buffer
 log = logging.getLogger(__name__)
 
 _ROWS_PER_COMMIT: Final = 100_000
+"""Maximum number of rows per transaction of a rebuild, which limits the transaction's memory."""
 
 
 def encode_mark(number: int) -> bytes:
@@ -49,28 +51,28 @@ def decode_mark(mark: bytes) -> int:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What one checkpoint writes: a memtable, the ledgers that changed beside it, and the mark that this allows."""
+    """Content of one checkpoint: a memtable, changed ledgers, and the mark after it."""
 
     table: Memtable
     changed: Sequence[LedgerState]
-    """Every ledger with blocks in the table, and every ledger that was fenced, deleted or told its LAC."""
+    """Ledgers with blocks in the table, and ledgers with a new fence, tombstone or LAC."""
     deleted: Sequence[int]
     mark: int
     is_counted: bool = False
 
     @classmethod
     def of(cls, table: Memtable, changed: Sequence[LedgerState], mark: int) -> Checkpoint:
-        """Of what `WriteCache.freeze` returns; ledgers with a tombstone are deleted with it."""
+        """Create a checkpoint from the result of `WriteCache.freeze`; it deletes the ledgers with a tombstone."""
         deleted = [state.ledger_id for state in changed if state.tombstone_version is not None]
         return cls(table, changed, deleted, mark)
 
     def runs(self) -> Iterator[tuple[int, Sequence[Buffer]]]:
-        """(ledger, blocks) by ledger, without the ledgers that were deleted meanwhile."""
+        """Return an iterator of (ledger id, its blocks), sorted by ledger, without deleted ledgers."""
         deleted = set(self.deleted)
         return (run for run in self.table.runs() if run[0] not in deleted)
 
     def count(self) -> None:
-        """Add the table's blocks to what the ledgers have in the entry log; once, however often it is tried."""
+        """Add the table's blocks to the flushed totals of their ledgers, once even if the checkpoint is retried."""
         if self.is_counted:
             return
         self.is_counted = True
@@ -82,7 +84,7 @@ class Checkpoint:
 
 
 def perform(checkpoint: Checkpoint, logs: EntryLogs, index: Index) -> None:
-    """Make one checkpoint. `DiskFull`: try the same again later. Any other error: the journal stays needed."""
+    """Execute one checkpoint. After `DiskFull`, the caller retries it; after other errors, the journal must be kept."""
     rows = logs.append(checkpoint.runs())
     logs.sync()
     checkpoint.count()
@@ -91,43 +93,43 @@ def perform(checkpoint: Checkpoint, logs: EntryLogs, index: Index) -> None:
 
 
 def free_deleted(states: Sequence[LedgerState], logs: EntryLogs, index: Index, collector: Collector) -> None:
-    """A disk that is full for the checkpoint: what was deleted since gives its room back.
+    """Free the space of the deleted ledgers in `states`, because the disk is too full for the checkpoint.
 
-    Tombstones may be committed before the blocks and journal groups around them: the mark stays. What compaction can
-    win beyond that comes at its own pace.
+    Their tombstones may be committed before the blocks of earlier journal groups, because the mark does not move.
+    Compaction keeps its rate limit.
     """
     if states:
         records = {state.ledger_id: state.encode() for state in states}
         index.commit((), records, index.mark(), list(records))
     while collector.run() == 0:
         pass
-    while logs.trim_spares(keep=0):  # what is being written can grow into free room, not into another file
+    while logs.trim_spares(keep=0):  # the active log can grow into free space, but not into a spare file
         pass
 
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What a rebuild found."""
+    """Result of a rebuild."""
 
     rows: int
     damage: list[str]
-    """Records that had been durable and are damaged or missing: blocks may be lost."""
+    """Descriptions of records that were durable, but are damaged or missing now, so that blocks may be lost."""
 
 
 def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
-    """Fill an empty index from the entry logs; every ledger found is fenced. The mark starts at 0."""
+    """Fill an empty index from the entry logs, and fence every ledger that has blocks there. Set the mark to 0."""
     damage: list[str] = []
     held: set[int] = set()
 
     def report(error: CorruptionError) -> None:
         if isinstance(error, TornRecord):
-            log.info("index rebuild: unfinished tail: %s", error)
+            log.info("index rebuild: incomplete tail: %s", error)
             return
         log.error("index rebuild: %s", error)
         damage.append(str(error))
         held.add(int(PurePath(error.file).stem))
 
-    logs.sync_all()  # what is found may be in a cache only, if its writer died
+    logs.sync_all()  # if the last process crashed, its records may be only in the page cache
     rows = _latest(EntryLogScanner(logs, report).scan_all(), logs)
     for start in range(0, len(rows), _ROWS_PER_COMMIT):
         index.commit(rows[start : start + _ROWS_PER_COMMIT], {}, b"")
@@ -139,9 +141,10 @@ def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
 
 
 def _latest(found: Iterable[IndexRow], logs: EntryLogs) -> list[IndexRow]:
-    """Rows by ledger and first entry. Of what several hold the latest counts: it was compacted, or mended.
+    """Return rows without overlaps, sorted by ledger and first entry.
 
-    An older row of which later ones hold a part is cut at its blocks.
+    If several rows contain an entry, the row that was written last is used, because compaction or a restore wrote it.
+    An older row that later rows cover in part is replaced by rows of its other blocks.
     """
     rows = sorted(found, key=lambda row: (row.ledger_id, -row.log_id, -row.offset))
     kept: list[IndexRow] = []
@@ -155,14 +158,14 @@ def _latest(found: Iterable[IndexRow], logs: EntryLogs) -> list[IndexRow]:
 
 
 def _overlapping(rows: list[IndexRow], row: IndexRow) -> list[IndexRow]:
-    """Those of sorted rows, none of which overlap, that hold entries of `row`."""
+    """Return the rows of `rows` that share an entry with `row`; `rows` is sorted, without overlaps."""
     begin = bisect_left(rows, row.first_entry, key=lambda one: one.last_entry)
     end = bisect_right(rows, row.last_entry, key=lambda one: one.first_entry)
     return rows[begin:end]
 
 
 def _rest_of(row: IndexRow, later: list[IndexRow], logs: EntryLogs) -> list[IndexRow]:
-    """The blocks of a row of which no entry is in `later`."""
+    """Return rows for those blocks of a row that have no entry in `later`."""
     held = sum(
         min(one.last_entry, row.last_entry) - max(one.first_entry, row.first_entry) + 1 for one in later
     )

@@ -1,27 +1,28 @@
-"""The collector: gives back the room of what was deleted.
+"""Garbage collector: frees the space of deleted ledgers in the entry logs.
 
-A ledger is deleted by its tombstone, which takes its rows out of the index; nothing is ever deleted because some
-listing lacks it. The index counts, per entry log, the bytes that rows still point at, and from that count and the
-file's size `CollectorCore` decides what to do next:
+A ledger's rows are deleted from the index only after a tombstone, never because a ledger is missing from a list. The
+index counts the bytes of live rows of each entry log. `CollectorCore` chooses the next step from these counts and the
+sizes of the files:
 
-    log                                                      then
-    no count, and it was there when the node started         free: a crash came before its first commit
-    no count, and younger                                    leave: its commit is still to come
-    count 0                                                  free
-    count at most half of the file, and the copy finds room  compact: the emptiest first
-    the same at most nine tenths, and space is short         compact
-    all else                                                 leave
+    log                                                        step
+    no count, and it existed when the bookie started           free: a crash preceded its first commit
+    no count, and it is newer                                  keep: its first commit follows
+    count 0                                                    free
+    count at most half of the file, with space for the copy    compact, beginning with the lowest live share
+    count at most nine tenths of the file, and space is short  compact
+    otherwise                                                  keep
 
-To free a log is to drop its count, then to rename its file to a spare one. To compact it is to copy its live runs to
-the log that is being written: copy synced, then the index swapped in one transaction, and when nothing is left the
-log's count is 0. A crash anywhere leaves at most runs that no row names. What cannot be read is not copied: its log
-stays, is reported, and is not tried again.
+To free a log, its count is dropped, then its file is renamed to a spare. To compact a log, its live runs are copied to
+the active log: the copy is synced, then the index swaps the rows in one transaction. When all runs are copied, the
+log's count is 0. A crash at any time leaves at most some copied runs without a row. Unreadable runs are not copied; the
+damage is reported, and their log is not compacted again. The collector is the counterpart of BookKeeper's
+[GarbageCollectorThread](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/bookie/GarbageCollectorThread.java).
 
-Copying is paced (`COMPACTION_BYTES_PER_S`) and done in batches; it may use what is left of the disk's reserve, so it
-works when the disk is full and writers are refused (`room`). Where space is short no spare files are kept: others may
-need theirs.
+Copying has a rate limit (`COMPACTION_BYTES_PER_S`) and runs in batches. It may use a part of the disk's reserve, so it
+works while the disk is full and writers are refused (`room`). While space is short, spare files are removed, because
+other users of the disk may need the space.
 
-`Collector` is the shell. It runs on the thread that appends and commits, and only when all that was appended is
+`Collector` is the shell. It runs on the thread that appends and commits, and only when everything appended is
 committed.
 """
 
@@ -37,31 +38,31 @@ from quire.bookie.room import Room
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import COMPACTION_BATCH_BYTES, COMPACTION_BYTES_PER_S
+from quire.runtime.token_bucket import TokenBucket
 from quire.wire.block import BlockError, Buffer, verify
 
 LIVE_SHARE_MAX: Final = 0.5
-"""A log is compacted when at most this share of its file is in use: at worst a byte is copied once for each
-byte that is won."""
+"""Maximum live share of a file for compaction, so that at most one byte is copied per byte freed."""
 
 LIVE_SHARE_MAX_SHORT: Final = 0.9
-"""The same where space is short."""
+"""Maximum live share of a file for compaction while space is short."""
 
 
 class Free(NamedTuple):
-    """Nothing points into the log."""
+    """Step: free a log without live rows."""
 
     log_id: int
 
 
 class Compact(NamedTuple):
-    """The log is mostly empty; `live_bytes` are to be copied."""
+    """Step: compact a log by copying its `live_bytes`."""
 
     log_id: int
     live_bytes: int
 
 
 class Wait(NamedTuple):
-    """There is something to compact, but not yet."""
+    """Step: wait before the next batch, because of the rate limit."""
 
     seconds: float
 
@@ -70,12 +71,14 @@ Step = Free | Compact | Wait | None
 
 
 class CollectorCore:
-    """Decides; without I/O. `found_at_start` are the logs that were there when the node started."""
+    """Policy that chooses the next step, without I/O.
+
+    `found_at_start` contains the ids of logs that existed when the bookie started.
+    """
 
     def __init__(self, found_at_start: set[int], *, bytes_per_s: int = COMPACTION_BYTES_PER_S) -> None:
         self._found_at_start = found_at_start
-        self._bytes_per_s = bytes_per_s
-        self._not_before_s = 0.0
+        self._rate = TokenBucket(bytes_per_s, 0.0, burst=0)
         self._given_up: set[int] = set()
 
     def choose(
@@ -87,7 +90,10 @@ class CollectorCore:
         *,
         is_short: bool = False,
     ) -> Step:
-        """What to do next, by the index's counts and the logs' sizes; `room_bytes` is for copies, reserve included."""
+        """Return the next step, given the live bytes (`usage`) and the size of each log.
+
+        `room_bytes` is the space that copies may use. `is_short`: disk space is short, so fuller logs are compacted.
+        """
         share_max = LIVE_SHARE_MAX_SHORT if is_short else LIVE_SHARE_MAX
         for log_id in sorted(sizes):
             if not usage.get(log_id, 0 if log_id in self._found_at_start else 1):
@@ -101,23 +107,25 @@ class CollectorCore:
         ]
         if not candidates:
             return None
-        if now_s < self._not_before_s:
-            return Wait(self._not_before_s - now_s)
+        wait_s = self._rate.wait_s(now_s)
+        if wait_s > 0:
+            return Wait(wait_s)
         _, log_id = min(candidates)
         return Compact(log_id, usage[log_id])
 
     def copied(self, size_bytes: int, now_s: float) -> None:
-        """A batch was copied: rest until the pace is kept."""
-        self._not_before_s = max(now_s, self._not_before_s) + size_bytes / self._bytes_per_s
+        """Record a copied batch, which delays the next one by the rate limit."""
+        self._rate.reserve(size_bytes, now_s)
 
     def give_up(self, log_id: int) -> None:
-        """The log cannot be emptied; leave it alone until the next start."""
+        """Exclude a log that cannot be emptied from compaction, until the next start of the bookie."""
         self._given_up.add(log_id)
 
 
 class Collector:
-    """Does what the core decides, a step at a time. `report` is told of damage that a copy met. Without `room` it may
-    use all that the disk has.
+    """Executor of the core's steps, one per call of `run`. It calls `report` with damage that it finds while copying.
+
+    Without `room`, it may use all space of the disk.
     """
 
     def __init__(
@@ -142,10 +150,10 @@ class Collector:
         self.bytes_copied = self.logs_freed = 0
 
     def run(self) -> float | None:
-        """Do one step, of a batch at most; answer in how many seconds to come again, None when all is done.
+        """Execute one step, which copies at most one batch.
 
-        Errors of the disk and the index come out; nothing is lost by them. The log that was being compacted is left
-        alone until the next start.
+        Return the seconds until the next call, or None if no step is left. Raises errors of disk and index, after which
+        no data are lost. A log whose compaction failed is excluded until the next start.
         """
         room, room_bytes = self._room, self._logs.room_bytes()
         is_short = room is not None and room.is_short
@@ -190,18 +198,19 @@ class Collector:
                 self._core.give_up(log_id)
 
     def _copy(self, job: _Job) -> int:
-        """Copy a batch, durably, then let the index point at the copy; answer the bytes copied."""
+        """Copy a batch and sync it, then replace its rows in the index; return the bytes copied."""
         old, runs = job.batch(self._batch_bytes)
         if not old:
             return 0
         new = self._logs.append(runs)
         self._logs.sync()
+        assert sum(row.length for row in new) == sum(row.length for row in old)
         self._index.replace(old, new)
         return sum(row.length for row in new)
 
 
 class _Job:
-    """One log that is being emptied: its live runs, batch by batch, in order of offsets."""
+    """Compaction of one log in progress; it returns the log's live runs in batches, in order of offsets."""
 
     def __init__(
         self, log_id: int, logs: EntryLogs, index: Index, report: Callable[[QuireError], None]
@@ -214,7 +223,7 @@ class _Job:
         self._rows: Iterator[IndexRow] = EntryLogScanner(logs, report).scan(log_id)
 
     def batch(self, size_bytes_max: int) -> tuple[list[IndexRow], list[tuple[int, list[Buffer]]]]:
-        """Runs that are live now, about `size_bytes_max` of them: their rows, and their blocks by ledger, sorted."""
+        """Return the next live runs, of about `size_bytes_max`: their rows, and their blocks by ledger, both sorted."""
         rows: list[IndexRow] = []
         blocks: dict[IndexRow, list[Buffer]] = {}
         size_bytes = 0
@@ -230,7 +239,10 @@ class _Job:
         return rows, [(row.ledger_id, blocks[row]) for row in rows]
 
     def _read(self, row: IndexRow) -> list[Buffer]:
-        """The run's blocks, verified: what is copied unverified would get a fresh checksum over its damage."""
+        """Return the run's blocks after verifying them; [] if the run is damaged, which is reported.
+
+        Without this check, damaged bytes would be copied into a record with a valid checksum.
+        """
         found: list[Buffer] = []
         at = 0
         try:

@@ -1,6 +1,6 @@
-"""The outside world of a storage node: two directories, a home for the index, and helper threads.
+"""Environment of a storage node: two directories, the location of the index, and helper threads.
 
-`real_disks` is this machine's; `testing.node` has one that crashes.
+`real_disks` uses this machine's disks and threads; `testing.node` has an environment that simulates crashes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.runtime.disk import Disk, DiskThread, RealDisk, Worker
 
 @dataclass(frozen=True)
 class BookieDisks:
-    """The outside world of a storage node. `worker(name)` makes a helper; it is called when the loop runs."""
+    """Environment of a storage node. `worker(name)` creates a helper thread, and is called on the event loop."""
 
     journal: Disk
     entries: Disk
@@ -24,6 +24,6 @@ class BookieDisks:
 
 
 def real_disks(settings: BookieSettings) -> BookieDisks:
-    """This machine's directories and threads."""
+    """Return an environment with this machine's directories and threads."""
     entries = RealDisk(settings.entry_log)
     return BookieDisks(RealDisk(settings.journal), entries, LmdbHome(entries), DiskThread)

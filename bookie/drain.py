@@ -1,22 +1,22 @@
-"""Leaving for good when told to stop: others copy what this bookie holds, then it ends.
+"""Drain of a bookie that was asked to stop: other bookies copy its data, then the process ends.
 
-For clusters that are scaled by starting and stopping containers: a stop is all that a bookie hears when it is to go.
-It must end all the same when it cannot be drained, and promptly: everything may be going down.
+It serves clusters that are scaled by starting and stopping containers, where the stop signal is the only notice of a
+removal. If the drain cannot complete, the process must end promptly, because the whole cluster may be stopping.
 
-| once a second it is seen that | which means | and then |
+| observation, once a second | meaning | action |
 |---|---|---|
-| the identity record is gone | every copy was made elsewhere | end; a start on the same directories is a new bookie |
-| the metadata store does not answer | the cluster ends, or we are cut off | end as we are |
-| no process coordinates repair | no broker is there to copy anything | end as we are |
-| fewer than three others take blocks | copies have no place; or all bookies stop at once | end as we are |
-| the time allowed for it is over | | end as we are |
-| none of these | copies are being made | go on |
+| the bookie was retired | all ledgers were copied | end; a later start on these directories creates a new bookie |
+| the metadata store does not answer | the cluster stops, or the network is partitioned | end undrained |
+| no process coordinates repair | no broker copies ledgers | end undrained |
+| fewer than three other bookies accept blocks | too few targets for copies, or all bookies stop | end undrained |
+| the time limit has passed | | end undrained |
+| otherwise | ledgers are being copied | continue |
 
-To end *as we are* is to end as any member does: the data stay, and count again when it comes back. A reason must hold
-for a few seconds, as coordinators change and bookies restart; but a drain that has no chance does not even begin.
+An undrained bookie keeps its data, and uses them again after a restart. A reason to end must persist for a few seconds,
+because coordinators change and bookies restart. If there is a reason at the start, the drain does not begin.
 
-Only the ephemeral record says that this bookie drains (`Registration.leave`). So a process that is killed meanwhile
-leaves no wish behind that somebody would have to take back.
+Only the ephemeral record marks the drain (`Registration.leave`). So a process that is killed leaves no intent that an
+operator would have to reset.
 """
 
 from __future__ import annotations
@@ -32,17 +32,24 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound, QuireError
 
 LOOK_S: Final = 1.0
+"""Interval of the observations, in seconds."""
 PATIENCE_LOOKS: Final = 4
-"""In a row with the same trouble, before it is believed."""
+"""Number of consecutive observations of a reason before the drain ends."""
 
 OTHERS_MIN: Final = 3
-"""Bookies that must go on without this one: what a cluster needs to keep three copies, its default."""
+"""Minimum number of other bookies: the default number of copies."""
 
 log = logging.getLogger(__name__)
 
 
 class Seen(NamedTuple):
-    """What a look found. `others` take new blocks and stay; `left` ledgers still need this bookie, -1: not known."""
+    """Observation of the cluster.
+
+    - `answers`: the metadata store answers.
+    - `coordinated`: a process coordinates repair.
+    - `others`: number of other bookies that accept new blocks.
+    - `left`: number of ledgers that still name this bookie; -1 if unknown.
+    """
 
     answers: bool
     coordinated: bool = False
@@ -51,18 +58,18 @@ class Seen(NamedTuple):
 
 
 def why_hopeless(seen: Seen) -> str:
-    """Why a drain cannot end now; empty when it can."""
+    """Return why a drain cannot complete now; "" if it can."""
     if not seen.answers:
         return "the metadata store does not answer"
     if not seen.coordinated:
         return "no broker coordinates repair"
     if seen.others < OTHERS_MIN:
-        return f"{seen.others} other bookies take blocks and {OTHERS_MIN} must be left"
+        return f"only {seen.others} other bookies accept blocks, but {OTHERS_MIN} must remain"
     return ""
 
 
 class Drain:
-    """`uuid` is this bookie's."""
+    """Drain of this process's bookie; `uuid` is its UUID."""
 
     def __init__(
         self, store: MetadataStore, registration: Registration, uuid: str, *, look_s: float = LOOK_S
@@ -73,18 +80,18 @@ class Drain:
         self._look_s = look_s
 
     async def run(self, time_s: float) -> bool:
-        """Return when the process should end, after `time_s` at the latest: whether the bookie was drained."""
+        """Drain the bookie within at most `time_s` seconds; return whether it was drained."""
         why = why_hopeless(await self._look())
         if not why:
-            log.warning("told to stop: others copy what this bookie holds first")
+            log.warning("draining: waiting until other bookies have copied this bookie's data")
             try:
                 async with asyncio.timeout(time_s):
                     self._registration.leave()
                     why = await self._until_retired_or_hopeless()
             except TimeoutError:
-                why = f"not all was copied within {time_s:.0f} s"
+                why = f"not all data were copied within {time_s:.0f} s"
         if why:
-            log.warning("this bookie ends without being drained, and keeps its data: %s", why)
+            log.warning("stopping undrained, this bookie keeps its data: %s", why)
         return not why
 
     async def _until_retired_or_hopeless(self) -> str:
@@ -98,7 +105,7 @@ class Drain:
                 return why
             if seen.left not in (-1, told):
                 told = seen.left
-                log.info("%d ledgers still need this bookie", told)
+                log.info("draining: %d ledgers still name this bookie", told)
             await asyncio.sleep(self._look_s)
         return ""
 

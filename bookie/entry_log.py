@@ -1,20 +1,22 @@
-"""The entry logs: a few large files in which the blocks of all ledgers lie, those of one ledger together.
+"""Entry logs: a few large files with the blocks of all ledgers; blocks of the same ledger are adjacent.
 
-A checkpoint appends a whole memtable sorted by ledger. Blocks are stored byte for byte, many to a *record*
-(`bookie/entry_record.py` has its bytes), and a record is one direct write of up to 2 MiB. Whole blocks of one
-ledger that lie side by side in a record make a run, and a run is one `IndexRow`.
+A checkpoint appends a whole memtable sorted by ledger, like BookKeeper's
+[SortedLedgerStorage](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/bookie/SortedLedgerStorage.java).
+Blocks are stored byte for byte, many to a *record* (format: `bookie/entry_record.py`). A record is one direct write of
+up to 2 MiB. Whole blocks of one ledger that are adjacent in a record are a *run*, with one `IndexRow`.
 
-**The log id is the epoch.** A log that holds nothing any more is renamed to `<log id>.free` and later to the next
-log id, the new name durable before the first write: what a former life left in the file names another log id
-and is never read. Writing into room that a file already has costs microseconds where a fresh file costs
-milliseconds at the p99, so freed logs are kept (a few) and nothing is deleted while the path is hot. A new file
-grows by steps of 64 MiB, reserved and not written: writing it twice would cost more than it gains.
+**The log id is the epoch.** The file of a log without live rows is renamed to `<log id>.free`, and later to the next
+log id. The new name is durable before the first write, so old records in the file contain another log id and are never
+read. A write into allocated space takes microseconds, but a write into a new file takes milliseconds at the p99. So a
+few freed logs are kept as *spares* and reused, and files, whose deletion is slow, are rarely deleted. A new file grows
+by steps of 64 MiB, which are allocated but not filled with zeros.
 
-**A start never appends to an old log**: behind its last committed row may lie records that no index names. It begins
-a new one, and the collector merges what stays small. (`entry_log_scanner` finds every run again without the index.)
+**A started bookie never appends to an old log**, because after the last committed row, the log may contain records that
+the index does not name. Each start begins a new log, and the collector merges small ones. (`entry_log_scanner` finds
+all runs without the index.)
 
-**A page that cannot be read** costs the blocks on it and no others: reads go around it (`Salvaged`). (Where a block's
-header lies on it, those behind it in the run must wait until that block is mended, as behind a rotten one.)
+**An unreadable page** affects only the blocks on it, because reads skip the page (`Salvaged`). If the header of a block
+is on the page, or damaged, later blocks of the run are also unreadable, until that block is restored.
 
 One thread appends, syncs and frees; any thread may read.
 """
@@ -42,18 +44,21 @@ from quire.wire.block import Buffer, brief
 
 
 class Salvaged(NamedTuple):
-    """Unverified bytes from `offset` of a log, and why pages cannot be read, by their offsets: zeros in `run`."""
+    """Unverified bytes `run` from `offset` of a log, and the errors of unreadable pages, by their offset in the log.
+
+    `run` contains zeros for unreadable pages.
+    """
 
     run: memoryview
     offset: int
     unreadable: dict[int, str]
 
     def is_read(self, start: int, end: int) -> bool:
-        """Whether all of `run[start:end]` could be read."""
+        """Return whether all of `run[start:end]` is readable."""
         return not self._why_not(start, end)
 
     def error(self, what: str, file: str, start: int, end: int) -> QuireError:
-        """What to raise when `run[start:end]` is not what it should be: that it cannot be read, or `what`."""
+        """Return the error of an invalid `run[start:end]`: `DiskError` for unreadable pages, else `CorruptionError`."""
         why = self._why_not(start, end)
         return DiskError(why[0]) if why else CorruptionError(what, file, self.offset + start)
 
@@ -63,14 +68,14 @@ class Salvaged(NamedTuple):
 
 
 class LogFreed(Unavailable):
-    """The log was freed since its row was read: the run lies elsewhere now, or nowhere. Ask the index again."""
+    """Raised by a read from a log that was freed after its row was looked up. The caller looks up the entry again."""
 
 
 class EntryLogs:
-    """The entry logs in `directory` of `disk`.
+    """Entry logs in `directory` of `disk`.
 
-    `file_bytes` is what a log holds, `step_bytes` what it grows by, `record_bytes` the most that one write
-    holds (a larger block is a record of its own).
+    A log has at most `file_bytes` and grows by `step_bytes`. A record has at most `record_bytes`; a larger block is a
+    record of its own.
     """
 
     def __init__(
@@ -98,7 +103,7 @@ class EntryLogs:
         self._view = memoryview(aligned_buffer(record_bytes))
 
     def open(self) -> None:
-        """Find the logs and the spare ones. The first append begins a new log."""
+        """Find existing logs and spares. The first append begins a new log."""
         self._disk.make_directory(self._directory)
         for name in self._disk.names(self._directory):
             stem, _, kind = name.partition(".")
@@ -114,7 +119,7 @@ class EntryLogs:
                 file.close()
 
     def close(self) -> None:
-        """Nothing may be called afterwards. What was not synced is not durable."""
+        """Close all files; no method may be called afterwards. Bytes that were not synced are not durable."""
         with self._lock:
             for file in [*self._logs.values(), *self._idle_files]:
                 file.close()
@@ -124,10 +129,10 @@ class EntryLogs:
     # -- writing -----------------------------------------------------------------------------------------
 
     def append(self, runs: Iterable[tuple[int, Sequence[Buffer]]]) -> list[IndexRow]:
-        """Write the blocks, each ledger's in order of entries; answer the rows that find them, in the same order.
+        """Write the blocks in `runs`; return their rows, in the same order.
 
-        Nothing is durable before `sync`. When it raises (`DiskFull`, `DiskError`) no row stands for anything: append
-        the same again, later or never.
+        Each item of `runs` is a ledger id and its blocks in order of entries. The blocks are durable after `sync`.
+        After an error (`DiskFull`, `DiskError`) no row is valid; the same blocks may be appended again.
         """
         found = RunBuilder()
         try:
@@ -141,13 +146,13 @@ class EntryLogs:
                 self._active.filled = 0
             raise
         except BaseException:
-            self._active = None  # nobody knows what is in the file: begin another one
+            self._active = None  # the file's content is unknown, so the next append begins another file
             self._unsynced.clear()
             raise
         return found.finish()
 
     def _add(self, ledger_id: int, block: Buffer, found: RunBuilder) -> None:
-        """Copy one block into the record that is being filled. This runs once per block."""
+        """Copy one block into the open record. This runs once per block."""
         length = len(block)
         active = self._active
         if active is None or not active.filled or active.filled + length > len(self._view):
@@ -160,7 +165,10 @@ class EntryLogs:
         found.add(active.log_id, active.end + start, length, in_brief)
 
     def _next_record(self, block_bytes: int) -> _Active:
-        """Write what is filled and make room, in buffer and file, for a record that begins with such a block."""
+        """Write the open record, and reserve space for the next one in the buffer and in the file.
+
+        The first block of the next record has `block_bytes`.
+        """
         active = self._active
         if active is not None:
             self._write_record(active)
@@ -169,7 +177,7 @@ class EntryLogs:
             self._view.release()
             self._view = memoryview(aligned_buffer(record_bytes))
         if active is not None and active.end and active.end + record_bytes > self._file_bytes:
-            self.sync()  # so that the next log's first record can say that all of this one is durable
+            self.sync()  # so that the first record of the next log proves that this log is durable
             self._active = active = None
         if active is None:
             self._active = active = self._new_log()
@@ -183,14 +191,17 @@ class EntryLogs:
         whole = seal(self._view, active.filled, active.log_id, active.number, self._durable)
         if active not in self._unsynced:
             self._unsynced.append(active)
+        assert active.end % PAGE_BYTES == 0 and active.end + whole <= active.allocated
         active.file.write(self._view[:whole], active.end)
         active.end += whole
         active.number += 1
         active.filled = 0
 
     def sync(self) -> None:
-        """Make everything appended durable. When it raises, what was appended since the last sync is not to be
-        committed; the next append begins a new log.
+        """Make everything appended durable.
+
+        After an error, rows of blocks appended since the last sync must not be committed; the next append begins a new
+        log.
         """
         try:
             for written in self._unsynced:
@@ -205,12 +216,12 @@ class EntryLogs:
         self._unsynced.clear()
 
     def sync_all(self) -> None:
-        """Make everything durable that was ever written here, by whichever process."""
+        """Make all logs durable, including writes of earlier processes."""
         for file in self._logs.values():
             file.sync()
 
     def _new_log(self) -> _Active:
-        """A spare file under a new name, or a new file; the name is durable before anything is written."""
+        """Begin a new log in a renamed spare or a new file, whose name is durable before the first write."""
         log_id = self._last_log_id + 1
         if self._spares:
             spare = next(iter(self._spares))
@@ -226,7 +237,7 @@ class EntryLogs:
         return _Active(log_id, file, file.size_bytes())
 
     def _grow(self, active: _Active, size_bytes: int) -> None:
-        """By a step; by what is needed where the disk has no more, for a step would take all of what is left."""
+        """Extend the file to at least `size_bytes`, usually by a whole step; by less if the disk is nearly full."""
         if size_bytes <= active.allocated:
             return
         wanted = max(size_bytes, min(self._file_bytes, active.allocated + self._step_bytes))
@@ -236,11 +247,11 @@ class EntryLogs:
         active.allocated = wanted
 
     def room_bytes(self) -> int:
-        """What can be appended before `DiskFull`."""
+        """Return the bytes that can be appended before `DiskFull`."""
         return self._disk.space().free_bytes + self.unused_bytes()
 
     def unused_bytes(self) -> int:
-        """Room that files have and nothing is in: of the log that is being written, and of spare ones."""
+        """Return the allocated bytes without content: the rest of the active log, and spares."""
         active = self._active
         unwritten = active.allocated - active.end if active is not None else 0
         return unwritten + sum(tuple(self._spares.values()))
@@ -248,26 +259,29 @@ class EntryLogs:
     # -- freeing -----------------------------------------------------------------------------------------
 
     def sizes(self) -> dict[int, int]:
-        """For each log the bytes it occupies; the one that is being written is not among them."""
+        """Return the size of each log's file, without the active log."""
         active = self._active.log_id if self._active else 0
         with self._lock:
             return {log_id: file.size_bytes() for log_id, file in self._logs.items() if log_id != active}
 
     def free(self, log_id: int) -> None:
-        """Give up a log that no row points into: it becomes a spare."""
+        """Free a log without live rows: it becomes a spare."""
         assert self._active is None or self._active.log_id != log_id
         assert all(written.log_id != log_id for written in self._unsynced)
         with self._lock:
             file = self._logs.pop(log_id)
             self._idle_files.append(file)
         size_bytes = file.size_bytes()
-        # The file may come back under its old name after a crash: no row points to it, it is freed again.
+        # After a crash, the file may have its old name again. It has no row, so it is freed again.
         self._disk.rename(self._path(log_id), self._path(log_id, "free"))
         self._spares[log_id] = size_bytes
         self._close_idle_files()
 
     def trim_spares(self, keep: int = ENTRY_LOG_SPARES_MAX) -> bool:
-        """Remove one spare file beyond `keep`, not more, because a removal costs; answer whether there was one."""
+        """Remove one spare file if there are more than `keep`; return whether one was removed.
+
+        Removing a file is slow.
+        """
         self._close_idle_files()
         if len(self._spares) <= keep:
             return False
@@ -277,7 +291,7 @@ class EntryLogs:
         return True
 
     def _close_idle_files(self) -> None:
-        """Close what readers may still have had in hand when it was freed, once nobody reads."""
+        """Close the files of freed logs when no read is in progress."""
         with self._lock:
             if not self._reads:
                 for file in self._idle_files:
@@ -287,9 +301,9 @@ class EntryLogs:
     # -- reading -----------------------------------------------------------------------------------------
 
     def read(self, log_id: int, offset: int, length: int) -> memoryview:
-        """`length` bytes from `offset`, unverified, in memory of their own.
+        """Return `length` unverified bytes from `offset`, in a new buffer.
 
-        Raises `LogFreed`, `CorruptionError` when the file ends before, `DiskError`.
+        Raises `LogFreed`, `CorruptionError` if the file is too short, `DiskError`.
         """
         found = self.salvage(log_id, offset, length)
         if found.unreadable:
@@ -297,25 +311,25 @@ class EntryLogs:
         return found.run
 
     def salvage(self, log_id: int, offset: int, length: int) -> Salvaged:
-        """Like `read`, but around pages that cannot be read. `DiskError` is for a disk on which they are many."""
+        """Read like `read`, with zeros for unreadable pages. Raises `DiskError` if there are too many of them."""
         with self._reading(log_id) as file:
             if offset + length > (size_bytes := file.size_bytes()):
-                raise CorruptionError("an entry log is cut short", file.name, size_bytes)
+                raise CorruptionError("an entry log is truncated", file.name, size_bytes)
         return self.salvage_into(aligned_buffer(offset % PAGE_BYTES + length), log_id, offset, length)
 
     def salvage_into(self, buffer: mmap, log_id: int, offset: int, length: int) -> Salvaged:
-        """Like `salvage`, into an aligned buffer that holds the pages around; `run` is a view into it."""
+        """Read like `salvage`, into a page-aligned buffer with space for whole pages; `run` is a view into it."""
         start = offset % PAGE_BYTES
         view = memoryview(buffer)[: pages_up(start + length)]
         with self._reading(log_id) as file:
             got, unreadable = read_around(file, view, offset - start, UNREADABLE_PAGES_MAX)
         if got < start + length:
-            raise CorruptionError("an entry log is cut short", file.name, offset - start + got)
+            raise CorruptionError("an entry log is truncated", file.name, offset - start + got)
         return Salvaged(memoryview(buffer)[start : start + length], offset, unreadable)
 
     @contextmanager
     def _reading(self, log_id: int) -> Iterator[File]:
-        """The log's file, which stays open meanwhile. Raises `LogFreed`, also when it was freed meanwhile."""
+        """Keep the log's file open during a read. Raises `LogFreed`, also if the log is freed during the read."""
         with self._lock:
             file = self._logs.get(log_id)
             if file is None:
@@ -327,15 +341,15 @@ class EntryLogs:
             with self._lock:
                 self._reads -= 1
                 freed = self._logs.get(log_id) is not file
-        if freed:  # its file may have been written to under another name while we read
+        if freed:  # the file may have been reused under another name during the read
             raise LogFreed(f"entry log {log_id} was freed")
 
     def files(self) -> dict[int, File]:
-        """The logs' files, oldest log first."""
+        """Return the logs' files, oldest log first."""
         return dict(sorted(self._logs.items()))
 
     def file_name(self, log_id: int) -> str:
-        """What to call the log in a message."""
+        """Return the name of the log's file for error messages."""
         file = self._logs.get(log_id)
         return file.name if file is not None else self._path(log_id)
 
@@ -345,7 +359,7 @@ class EntryLogs:
 
 
 class _Active:
-    """A log that is being written. `filled` is what is in the record that is open, 0: none is."""
+    """Log that is being written. `filled` is the size of the open record; 0 if there is none."""
 
     def __init__(self, log_id: int, file: File, allocated: int) -> None:
         self.log_id = log_id

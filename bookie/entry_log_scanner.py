@@ -1,9 +1,9 @@
-"""The scan of the entry logs: every run is found again without the index, for a rebuild and for a compaction.
+"""Scan of the entry logs: finds every run without the index, for a rebuild and for a compaction.
 
-A record that is damaged, or missing before a valid one, is reported: as `CorruptionError` when a later record proves
-that it had been durable, as `TornRecord` when nothing does and it may be no more than the tail of an unfinished flush.
-A page that cannot be read proves nothing, and counts as damage. Blocks of a damaged record whose own headers hold are
-still told of: reading them then says what is wrong, and where, instead of "no such entry".
+The scan reports each damaged record, and each record that is missing before a valid one. The report is a
+`CorruptionError` if a later record proves that the damaged one was durable, else a `TornRecord`, because it may be the
+tail of an incomplete flush. An unreadable page counts as corruption. Blocks of a damaged record get rows if their own
+headers are valid, so that a read of them reports the damage and its offset, instead of "no such entry".
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from quire.runtime.errors import CorruptionError, DiskError
 from quire.wire.block import BlockError
 
 _ALL: Final = 1 << 63
+"""Number greater than any record number, for a log whose records all count as durable."""
 
 
 class TornRecord(CorruptionError):
-    """A record that does not match its checksum, and that nothing proves to have ever been durable."""
+    """Raised if a record does not match its checksum, and nothing proves that it was ever durable."""
 
 
 class EntryLogScanner:
-    """`report` is told of each damage that a scan finds."""
+    """Scanner of entry logs; `report` is called for each damaged or missing record."""
 
     def __init__(self, logs: EntryLogs, report: Callable[[CorruptionError], None]) -> None:
         self._logs = logs
         self._report = report
 
     def scan_all(self) -> Iterator[IndexRow]:
-        """Every run of every log, oldest log first.
+        """Yield every run of every log, oldest log first.
 
-        A run may be found twice, in two logs, when a compaction was under way: the later one counts.
+        After an interrupted compaction, a run may be found in two logs; the caller must use the one in the later log.
         """
         records = {log_id: find_records(file, log_id) for log_id, file in self._logs.files().items()}
         durable: dict[int, int] = {}
@@ -57,7 +58,7 @@ class EntryLogScanner:
             yield from self._scan(log_id, spans, durable.get(log_id, -1))
 
     def scan(self, log_id: int) -> Iterator[IndexRow]:
-        """Every run of one log that was wholly durable, in order of offsets."""
+        """Yield every run of one log, in order of offsets. The log must have been synced completely."""
         yield from self._scan(log_id, find_records(self._logs.files()[log_id], log_id), _ALL)
 
     def _scan(self, log_id: int, spans: list[Span], durable: int) -> Iterator[IndexRow]:
@@ -83,16 +84,16 @@ class EntryLogScanner:
             self._report(CorruptionError(f"{what} cannot be read ({error})", file, offset))
             return
         except CorruptionError as error:
-            self._report(damage(f"{what} is cut short ({error})", file, offset))
+            self._report(damage(f"{what} is truncated ({error})", file, offset))
             return
         whole = crc32c(payload) == header.payload_crc
-        if unreadable:  # which is no absence
+        if unreadable:  # the record may be intact on the disk
             why = next(iter(unreadable.values()))
-            self._report(CorruptionError(f"{what} cannot be read wholly ({why})", file, offset))
+            self._report(CorruptionError(f"{what} cannot be read completely ({why})", file, offset))
         elif not whole:
             self._report(damage(f"{what} does not match its checksum", file, offset))
         if not whole and damage is TornRecord:
-            return  # what the journal still has of it is better than what may lie here
+            return  # its blocks are still in the journal
         try:
             walk(payload, log_id, offset + HEADER_BYTES, found)
         except BlockError as error:
@@ -101,7 +102,7 @@ class EntryLogScanner:
 
 
 def blocks_of(logs: EntryLogs, row: IndexRow) -> list[IndexRow]:
-    """A row for each block of a run that a scan found. Raises `DiskError`, `CorruptionError`."""
+    """Return a separate row for each block of the run in `row`. Raises `DiskError`, `CorruptionError`."""
     run = logs.salvage(row.log_id, row.offset, row.length).run
     rows: list[IndexRow] = []
     at = 0

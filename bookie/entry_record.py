@@ -1,22 +1,23 @@
-"""The record: what an entry log consists of, and how its runs are found again without an index.
+"""Format of a record, the unit of an entry log, and the search for records without an index.
 
 A record begins on a page boundary and is written by one direct write:
 
     offset size  field
          0    4  magic            0x51 0x52 0x45 0x43 ("QREC")
          4    4  header crc       CRC32C over bytes 8 .. 48
-         8    8  log id           the name of its file when it was written
+         8    8  log id           the number in the file's name when the record was written
         16    8  number           of the record in its log, from 0
-        24    8  durable log      the last record that was known durable when this one was written: its log,
-        32    8  durable number   and its number; log 0: none was known
+        24    8  durable log      log id of the last record that was known to be durable when this one was written;
+                                  0 if none was known
+        32    8  durable number   number of that record
         40    4  length           of the payload in bytes
         44    4  payload crc      CRC32C over the payload
         48       the payload, whole blocks, then zeros to a multiple of 4,096
 
-All integers are big-endian. Valid is a record whose two checksums match and whose log id is its file's.
+All integers are big-endian. A record is valid if both checksums match and its log id is the number in its file's name.
 
-A log ends where no valid header with its id and a higher number follows. Where a header is missing though a
-later one is there, a gap is left: damage, or part of a flush that never became durable.
+A log ends where no valid header with its id and a higher number follows. A missing header before a later valid one is
+a gap: damage, or part of a flush that never became durable.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ assert _PREFIX.size + _CHECKED.size == HEADER_BYTES
 
 
 class RecordHeader(NamedTuple):
-    """What a record says of itself. `durable` is a (log id, number)."""
+    """Header of a record. `durable` is (log id, number) of the last record that was known to be durable."""
 
     log_id: int
     number: int
@@ -54,9 +55,9 @@ class RecordHeader(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A record, or (`header` None) a gap where record `number` should begin and does not.
+    """Record at `offset`, or a gap (`header` is None) where record `number` should begin.
 
-    Of a gap with a page that cannot be read (`is_unreadable`) nobody knows what is in it.
+    The content of a gap with an unreadable page (`is_unreadable`) is unknown.
     """
 
     offset: int
@@ -66,7 +67,7 @@ class Span(NamedTuple):
 
 
 def seal(view: memoryview, filled: int, log_id: int, number: int, durable: tuple[int, int]) -> int:
-    """Make a record of `filled` bytes whose payload is in place; answer its size in whole pages."""
+    """Complete a record of `filled` bytes whose payload is in place; return its size in whole pages."""
     whole = pages_up(filled)
     view[filled:whole] = bytes(whole - filled)
     payload_crc = crc32c(view[HEADER_BYTES:filled])
@@ -76,14 +77,16 @@ def seal(view: memoryview, filled: int, log_id: int, number: int, durable: tuple
 
 
 def find_records(file: File, log_id: int) -> list[Span]:
-    """The records of a log by their headers alone, and the gaps between them.
+    """Return the records of a log and the gaps between them; only the records' headers are checked.
 
-    A page that cannot be read is a gap; a disk of which much cannot be read raises `DiskError`.
+    An unreadable page is a gap. Raises `DiskError` if there are too many unreadable pages.
     """
     return _Search(file, log_id).spans()
 
 
 class _Search:
+    """Search of one log for record headers."""
+
     def __init__(self, file: File, log_id: int) -> None:
         self._file = file
         self._log_id = log_id
@@ -107,9 +110,9 @@ class _Search:
         return spans
 
     def _find(self, number: int, offset: int) -> tuple[int, RecordHeader] | None:
-        """The first record at or after `offset` that is `number` or a later one, and where it begins.
+        """Return the offset and header of the first record from `offset` on whose number is at least `number`.
 
-        Looks at the one page where it should be, and only when it is not there at all that follow.
+        Only the page at `offset` is read first, because the record is usually there.
         """
         window_bytes = PAGE_BYTES
         while offset < self._end:
@@ -121,7 +124,7 @@ class _Search:
         return None
 
     def _read(self, offset: int, size_bytes: int) -> int:
-        """Fill the buffer with whole pages, zeros for those that cannot be read; answer the bytes filled."""
+        """Read whole pages into the buffer, with zeros for unreadable ones; return the number of bytes."""
         view = memoryview(self._buffer)[:size_bytes]
         got, unreadable = read_around(self._file, view, offset, UNREADABLE_PAGES_MAX)
         self._unreadable.update(unreadable)
@@ -141,21 +144,21 @@ def _read_header(buffer: mmap, at: int) -> RecordHeader | None:
 
 
 def walk(payload: memoryview, log_id: int, offset: int, found: RunBuilder) -> None:
-    """Tell `found` of each block of a payload that lies at `offset` of its log. Raises `BlockError`."""
+    """Add each block of a payload, which begins at `offset` of its log, to `found`. Raises `BlockError`."""
     at = 0
     while at < len(payload):
         at += walk_one(payload, at, log_id, offset, found)
 
 
 def walk_one(payload: memoryview, at: int, log_id: int, offset: int, found: RunBuilder) -> int:
-    """Tell `found` of the block at `at` of the payload; its length. Raises `BlockError`."""
+    """Add the block at `at` of the payload to `found`; return its length. Raises `BlockError`."""
     block = read_block_header(payload, at)
     found.add(log_id, offset + at, block.length, brief(payload, at))
     return block.length
 
 
 class RunBuilder:
-    """Joins blocks that lie side by side into rows; the same whether they are written or found again."""
+    """Builder of index rows, which joins adjacent blocks into runs; used by writes and by scans."""
 
     def __init__(self) -> None:
         self._rows: list[IndexRow] = []
@@ -166,7 +169,7 @@ class RunBuilder:
         self._lac = -1
 
     def add(self, log_id: int, offset: int, length: int, block: Brief) -> None:
-        """The next block. It joins the run when it continues it, in entries and in bytes, and there is room."""
+        """Add the next block; it joins the current run if it is adjacent and the run stays within its limits."""
         count, ledger_id, first_entry, lac, clock_ms = block
         if (
             ledger_id == self._ledger_id
@@ -187,18 +190,19 @@ class RunBuilder:
         self._last_clock_ms = clock_ms
 
     def take(self) -> list[IndexRow]:
-        """The rows that are complete, once each."""
+        """Return the completed rows, and forget them."""
         rows, self._rows = self._rows, []
         return rows
 
     def finish(self) -> list[IndexRow]:
-        """All rows that were not taken."""
+        """Return all remaining rows."""
         self._end_run()
         return self.take()
 
     def _end_run(self) -> None:
         if self._ledger_id < 0:
             return
+        assert self._first_entry < self._next_entry and self._offset < self._end
         self._rows.append(
             IndexRow(
                 self._ledger_id,

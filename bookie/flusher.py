@@ -1,15 +1,15 @@
-"""When a checkpoint is made, and what follows it: the loop's side of `checkpoint`.
+"""Flusher: schedules checkpoints (see `checkpoint`) and the garbage collection after them, on the event loop.
 
-    nothing     → freeze, wait until the journal has the memtable's groups → writing
-    writing     → done: release it, recycle journal segments, let waiting blocks in, collect → nothing
-    writing     → disk full: after a while make room of what was deleted, and the same again; the memtable stays
-    writing     → any other error: broken until the next start; the memtable and the journal stay
+    idle        → freeze the memtable, wait until its journal groups are durable → writing
+    writing     → success: release the memtable, recycle journal segments, admit waiting blocks, collect → idle
+    writing     → disk full: free deleted ledgers after a delay, and try again; keep the memtable
+    writing     → any other error: no checkpoint until the next start; keep the memtable and the journal
 
-A journal that itself waits for a segment that the checkpoint would free is not waited for: the memtable is written at
-once, and the mark comes as far as the journal is (rule 21). A replay leaves out what the index knows already.
+If the journal itself waits for a segment that the checkpoint would free, the memtable is written at once, and the mark
+moves only to the last durable journal group (rule 21). A replay skips blocks that are already in the index.
 
-A checkpoint is made when the active memtable is full, when the interval is over, soon after somebody asked whether
-a ledger is flushed, and when it is asked for. There is one at a time.
+A checkpoint begins when the active memtable is full, when the interval has passed, soon after a caller asked whether a
+ledger is flushed, and on request. Only one runs at a time.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from quire.wire.bookie import Status
 log = logging.getLogger(__name__)
 
 _SOON_S: Final = 0.5
+"""Delay of a requested checkpoint in seconds, so that several requests share one checkpoint."""
 _LOOK_S: Final = 1.0
-"""How often the disks' room is looked at: others write there, too, and somebody may have made some."""
+"""Interval in seconds at which free disk space is checked, because other processes may use the disks as well."""
 
 _RETRY_S: Final = 5.0
-"""After the disk was full."""
+"""Delay in seconds before a checkpoint is retried after the disk was full."""
 
 
 class Flusher:
-    """`mark` is the one that the index has."""
+    """Scheduler of checkpoints. `mark` is the current mark in the index."""
 
     is_awaited = True
-    """See `Flushing`."""
+    """True, because a ledger counts as flushed only after its checkpoint; see `neighbours.Flushing`."""
 
     def __init__(
         self,
@@ -63,23 +64,25 @@ class Flusher:
         self._interval_s = interval_ms / 1000
         self._flushing: asyncio.Future[None] | None = None
         self._before_journal: Checkpoint | None = None
-        """Waits until the journal has its groups."""
+        """Checkpoint that waits until the journal groups of its blocks are durable."""
         self._error: QuireError | None = None
         self._stopping = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._mark = mark
-        """The last journal group that the entry log and the index hold wholly."""
+        """Last journal group up to which everything is in the entry log and the index."""
         self._flushed_to = mark
-        """The last group that was flushed; the mark is behind it when the journal was not waited for."""
+        """Last journal group whose blocks are in the entry log. It exceeds the mark after a checkpoint that did not
+        wait for the journal.
+        """
         self.checkpoints = 0
         self._on_flushed: list[Callable[[], None]] = []
 
     def on_flushed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the loop whenever a checkpoint was made."""
+        """Call `callback` on the loop after each checkpoint."""
         self._on_flushed.append(callback)
 
     def start(self) -> None:
-        """From now on checkpoints are made by themselves, on the running loop."""
+        """Start scheduled checkpoints, on the running event loop."""
         self._at("interval", self._interval_s, self._tick)
         self._at("look", _LOOK_S, self._look)
         self._check_space()
@@ -87,7 +90,7 @@ class Flusher:
             self.soon()
 
     async def flush(self) -> None:
-        """Return when everything accepted so far is in the entry log. Raises what prevents it."""
+        """Wait until everything accepted so far is in the entry log. Raises the error that prevents it."""
         if self._flushing is not None:
             await asyncio.shield(self._flushing)
         if self._flushing is None and self._cache.frozen is not None:
@@ -98,7 +101,7 @@ class Flusher:
             await asyncio.shield(self._flushing)
 
     async def stop(self) -> None:
-        """A last checkpoint, if one is possible; then no more."""
+        """Make a last checkpoint, if possible, then stop checkpoints and garbage collection."""
         self._stopping = True
         retrying = "retry" in self._timers
         for timer in self._timers.values():
@@ -111,19 +114,21 @@ class Flusher:
             log.warning("stopping without a last checkpoint: %s", error)
 
     def soon(self) -> None:
-        """Somebody waits for what is in the memtable to be flushed."""
+        """Schedule a checkpoint after `_SOON_S`; several calls share it."""
         if "soon" not in self._timers and not self._stopping:
             self._at("soon", _SOON_S, self._begin_if_idle)
 
     def begin(self) -> None:
         """Freeze the memtable, and write it as soon as its journal groups are durable."""
         self._flushing = asyncio.get_running_loop().create_future()
-        self._flushing.add_done_callback(lambda future: future.exception())  # waited for or not
+        self._flushing.add_done_callback(
+            lambda future: future.exception()
+        )  # retrieve the exception, even if no caller waits
         checkpoint = self._before_journal = Checkpoint.of(*self._cache.freeze(), self._journal.seal())
 
         def durable(statuses: Sequence[Status]) -> None:
             if self._before_journal is not checkpoint:
-                return  # it did not wait
+                return  # the checkpoint was written without waiting
             self._before_journal = None
             if statuses[0] is Status.OK:
                 self._write(checkpoint)
@@ -134,7 +139,7 @@ class Flusher:
         self._give_journal_room()
 
     def journal_full(self, is_full: bool) -> None:
-        """See `SegmentPool.open`. A checkpoint may give it a segment back."""
+        """Handle `on_full` of `SegmentPool.open`. If the journal is full, schedule a checkpoint to free a segment."""
         self._health.journal_full(is_full)
         if is_full:
             self._give_journal_room()
@@ -174,7 +179,7 @@ class Flusher:
 
         def tried(_: None, error: BaseException | None) -> None:
             if error is not None:
-                log.warning("no room could be made on a full disk: %s", error)
+                log.warning("cannot free space on the full disk: %s", error)
             self._write(checkpoint)
 
         storage = self._storage
@@ -183,6 +188,7 @@ class Flusher:
         )
 
     def _written(self, checkpoint: Checkpoint) -> None:
+        assert checkpoint.mark <= self._journal.durable_number, "the mark passes only durable groups"
         self._mark = checkpoint.mark
         self.checkpoints += 1
         self._cache.release_frozen()
@@ -211,14 +217,14 @@ class Flusher:
             flushing.set_exception(error)
 
     def _collect(self) -> None:
-        """One step of the collector after another, each a work of its own, at its own pace, until all is done."""
+        """Run the collector until no step is left; each step is a separate job, after the delay that it requested."""
         timer = self._timers.pop("collect", None)
         if timer is not None:
             timer.cancel()
 
         def collected(wait_s: float | None, error: BaseException | None) -> None:
             if error is not None:
-                log.warning("the collector could not go on: %s", error)
+                log.warning("garbage collection of entry logs failed: %s", error)
             elif wait_s is not None and "collect" not in self._timers:
                 self._at("collect", wait_s, self._collect)
 
@@ -238,10 +244,13 @@ class Flusher:
             self._check_space()
             self._journal.look_for_room()
         except QuireError as error:
-            log.warning("cannot tell what room the disks have: %s", error)
+            log.warning("cannot read the free space of the disks: %s", error)
 
     def _check_space(self) -> None:
-        """When room became short, what was deleted, and spare files, are to go now."""
+        """Check the free space of the disk.
+
+        If it became short, schedule a checkpoint or start the collector, to free deleted ledgers and spares.
+        """
         if self._health.check_space():
             self.soon() if self._is_dirty else self._collect()
 

@@ -1,15 +1,17 @@
-"""The health of a storage node: what room its disks have, what of it is broken, and so which blocks it still takes.
+"""Health of a storage node: free space of its disks, failures, and which blocks it accepts.
 
-| what is wrong | until | new blocks | of high priority |
+| problem | ends when | accepts ordinary blocks | accepts blocks of high priority |
 |---|---|---|---|
-| `entries`: the entries' disk is full (see `room`) | there is room | no | as long as there is a reserve |
-| `journal`: it has no spare segment and no room for one | there is room, or a segment is free again | no | yes |
-| `checkpoint`: the last one found no room | one is made | no | no |
-| `operator`: it is to be drained | somebody says otherwise | no | no |
-| a failure: of the journal, or of a checkpoint for another reason | the next start | no | no |
+| `entries`: the entries' disk is full (see `room`) | there is space | no | while there is a reserve |
+| `journal`: no spare segment, and no space for one | there is space, or a segment is free again | no | yes |
+| `checkpoint`: the last checkpoint found no space | a checkpoint succeeds | no | no |
+| `operator`: the bookie is draining | the order is revoked | no | no |
+| failure of the journal, or of a checkpoint for another reason | the bookie restarts | no | no |
 
-Reads go on in each case. Damage of the index is noted for the next start, which rebuilds it; a damaged entry log needs
-another copy, so whoever wants to know of damage is told.
+Reads continue in each case, as on a read-only bookie of BookKeeper
+([BookieStateManager](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/bookie/BookieStateManager.java)).
+A damaged index is marked, so that the next start rebuilds it. Damage in an entry log is reported to listeners
+(`on_damage`), so that repair replaces the copy.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Health:
-    """`room` says what the entries' disk has left for whom."""
+    """Health of one node; `room` classifies the space of the entries' disk."""
 
     def __init__(
         self,
@@ -43,70 +45,73 @@ class Health:
     ) -> None:
         self.room = Room(settings.disk_reserve_bytes, settings.memtable_bytes)
         self.failure = ""
-        """What is broken for good, in a sentence; empty when all is well."""
+        """Failure that lasts until the next start, as a sentence; "" if there is none."""
         self.is_read_only = False
-        """No new blocks are taken, or only those of high priority."""
+        """True while no new blocks are accepted, or only blocks of high priority."""
         self.is_exhausted = False
-        """No new blocks at all are taken."""
+        """True while no new blocks at all are accepted."""
         self._identity = identity
         self._disks = disks
         self._storage = storage
         self._cache = cache
         self._full: set[str] = set()
-        """What is wrong, by the first column of the table."""
+        """Current problems, named as in the first column of the module's table."""
         self._index_is_suspect = False
         self._on_worse: list[Callable[[], None]] = []
         self._on_damage: list[Callable[[Damage], None]] = []
 
     def on_worse(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever fewer blocks are taken than before."""
+        """Call `callback` whenever the node stops accepting some or all blocks."""
         self._on_worse.append(callback)
 
     def on_damage(self, callback: Callable[[Damage], None]) -> None:
-        """Call `callback` on the loop for each block that a reader or a scrub could not read."""
+        """Call `callback` on the event loop for each block that a reader or a scrub could not read."""
         self._on_damage.append(callback)
 
-    # -- what others ask ---------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
     @property
     def takes_priority(self) -> bool:
-        """It is read-only, and takes blocks of high priority all the same."""
+        """True while the node is read-only, but accepts blocks of high priority."""
         return self.is_read_only and not self.is_exhausted
 
     @property
     def is_short_of_space(self) -> bool:
-        """Little room is left, though there may still be enough for all."""
+        """True while little space is left, even if all blocks are still accepted."""
         return self.room.is_short
 
     @property
     def why_not_ready(self) -> str:
-        """Why new blocks are refused though nobody asked for that, and what to do; empty when all is well."""
+        """Reason why new blocks are refused, and what to do; "" if they are accepted.
+
+        A drain does not count here.
+        """
         full = [self._disks.journal] * ("journal" in self._full)
         full += [self._disks.entries] * bool(self._full & {"entries", "checkpoint"})
         return self.failure or "; ".join(
-            f"the disk of {disk.root} is full and takes no new messages; delete topics or free some space"
+            f"the disk of {disk.root} is full and accepts no new messages; delete topics or free some space"
             for disk in full
         )
 
     @property
     def why_read_only(self) -> str:
-        """The same, or that somebody did ask for it."""
-        return self.why_not_ready or ("it is being drained" if self.is_read_only else "")
+        """Reason why new blocks are refused, including a drain; "" if they are accepted."""
+        return self.why_not_ready or ("the bookie is draining" if self.is_read_only else "")
 
     def space(self) -> Space:
-        """Of the entries' disk."""
+        """Return the size and free space of the entries' disk."""
         return self._disks.entries.space()
 
     # -- room --------------------------------------------------------------------------------------------
     def set_read_only(self, read_only: bool) -> None:
-        """An operator's wish."""
+        """Refuse new blocks because the bookie drains (true), or accept them again (false)."""
         self._set_full("operator", read_only)
 
     def journal_full(self, is_full: bool) -> None:
-        """See `SegmentPool`."""
+        """Record whether the journal lacks space for another segment; see `on_full` of `SegmentPool.open`."""
         self._set_full("journal", is_full)
 
     def check_space(self) -> bool:
-        """Look what room the entries' disk has; returns whether it became short of it."""
+        """Measure the free space of the entries' disk; return whether it has just become short."""
         was_short = self.room.is_short
         free_bytes = self.space().free_bytes
         left_bytes = free_bytes + self._storage.logs.unused_bytes() - self._cache.size_bytes
@@ -115,22 +120,25 @@ class Health:
         return self.room.is_short and not was_short
 
     def flushed(self) -> None:
-        """A checkpoint was made."""
+        """Handle a successful checkpoint."""
         self._set_full("checkpoint", False)
 
     def flush_failed(self, error: QuireError) -> None:
-        """`DiskFull`: the checkpoint will be tried again. Else none is possible any more."""
+        """Handle a failed checkpoint.
+
+        It is retried after `DiskFull`; any other error prevents all later checkpoints.
+        """
         if isinstance(error, DiskFull):
             self._set_full("checkpoint", True)
             return
         if isinstance(error, CorruptionError):
             self.report_damage(error)
         self._fail(self.failure or f"no checkpoint is possible: {error}")
-        log.critical("bookie %s takes no blocks any more: %s", self._identity.bookie_id, self.failure)
+        log.critical("bookie %s accepts no more blocks: %s", self._identity.bookie_id, self.failure)
 
     def journal_failed(self, error: QuireError) -> None:
-        """Nothing is acknowledged any more."""
-        self._fail(f"the journal is dead: {error}")
+        """Handle a failure of the journal, after which no block is acknowledged."""
+        self._fail(f"the journal has failed: {error}")
 
     def _fail(self, why: str) -> None:
         self.failure = why
@@ -155,9 +163,9 @@ class Health:
 
     # -- damage ------------------------------------------------------------------------------------------
     def read_failed(self, error: BaseException | None, ledger_id: int, entry: int) -> None:
-        """A reader or a scrub could not read the entry."""
+        """Log an entry that a reader or a scrub could not read, and call the listeners."""
         bookie = self._identity.bookie_id
-        log.error("bookie %s cannot read entry %d of ledger %d: %s", bookie, entry, ledger_id, error)
+        log.error("bookie %s: cannot read entry %d of ledger %d: %s", bookie, entry, ledger_id, error)
         if isinstance(error, CorruptionError):
             self.report_damage(error)
         if isinstance(error, CorruptionError | DiskError):
@@ -165,7 +173,7 @@ class Health:
                 callback(Damage(ledger_id, entry, str(error)))
 
     def report_damage(self, error: QuireError) -> None:
-        """Damage of the index heals at the next start; a damaged entry log needs another copy."""
+        """Log damage; mark a damaged index, so that the next start rebuilds it."""
         bookie = self._identity.bookie_id
         log.error("bookie %s: damage found: %s", bookie, error)
         if isinstance(error, CorruptionError) and error.file.endswith(".mdb") and not self._index_is_suspect:
@@ -173,6 +181,4 @@ class Health:
             try:
                 self._storage.mark_index_suspect(str(error))
             except QuireError as why:
-                log.error(
-                    "bookie %s: the index's damage could not be noted for the next start: %s", bookie, why
-                )
+                log.error("bookie %s: cannot mark the index as damaged for the next start: %s", bookie, why)

@@ -1,37 +1,42 @@
-"""Who a bookie is: a UUID and an incarnation, written as a cookie into each of its directories.
+"""Identity of a bookie: a UUID and an incarnation, written as a cookie into each of its directories.
 
-An address can be inherited, an identity cannot: requests, ensembles and metadata name (UUID, incarnation). The
-cookie ties journal and entry logs together, so that a disk that was swapped, wiped or mounted elsewhere is
-noticed before anything is answered from it (rule 18).
+Another bookie can get the same address, but not the same identity: requests, ensembles and metadata contain (UUID,
+incarnation). The cookies bind the journal's and the entry logs' directory together, so that a disk that was swapped,
+wiped or mounted elsewhere is detected before the bookie answers a request (rule 18). It is BookKeeper's
+[Cookie](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/bookie/Cookie.java)
+with an incarnation.
 
     cookie    a JSON object in `identity.json`:
               layout, uuid, incarnation, lossy_before, role ("journal" or "entries"), ready, trusted, cluster, leaving,
               run, next_run
 
-`incarnation` grows only when state may have been lost; `lossy_before` is the incarnation after the last time
-that *blocks* may have been lost: of ledgers from before it this bookie cannot deny anything. `ready` turns true
-when both directories were made completely, so that a kill during the very first start does no harm. `trusted`
-is false on the journal's side while a bookie without durable writes (`unsafe_no_sync`) runs, and from the moment when
-blocks are found to be lost until every ledger says so: a start that ends in between leaves two cookies that agree, and
-the next one must find the loss all the same. `layout` is the version of everything that lies in the two directories: a
-newer one than this program knows is refused. `cluster` is the id of the cluster that the bookie joined, empty in a
-standalone. `leaving` is true while its copies are being made elsewhere, so that the next start looks whether all of
-them were; see `bookie.membership`.
+- `layout` is the version of all files in the two directories; a version newer than this program's is refused.
+- `incarnation` grows only when state may have been lost. `lossy_before` is the incarnation that began after the last
+  possible loss of *blocks*. For a request to an earlier incarnation, this bookie cannot prove that an entry is absent.
+- `ready` is set when both directories are complete, so that an interrupted first start can be continued.
+- `trusted` counts in the journal's cookie. It is false while a bookie without durable writes (`unsafe_no_sync`) runs.
+  It is also false from the detection of lost blocks until the loss is recorded for every ledger, so that the next start
+  detects the loss again if this one is interrupted.
+- `cluster` is the id of the cluster that the bookie joined; empty before that, and for a standalone process of an older
+  version.
+- `leaving` is set during a drain, so that the next start checks whether the drain was completed; see
+  `bookie.membership`.
 
-| journal's cookie | entries' cookie | means |
+| journal's cookie | entries' cookie | meaning |
 |---|---|---|
 | none, directory empty | none, directory empty | a new bookie |
-| not ready | none or not ready | the first start was interrupted: go on with it |
-| ready | ready, same UUID | this bookie; the greater incarnation holds |
-| all else | | refuse, and say which directory |
+| not ready | none or not ready | the first start was interrupted: continue it |
+| ready | ready, same UUID | this bookie; the greater incarnation counts |
+| otherwise | | refuse to start; the error names the directory |
 
-Two incarnations that differ mean that a raise was interrupted, or that one directory is an older copy. Nobody
-can tell which, so it counts as loss.
+If the two incarnations differ, an update of the incarnation was interrupted, or one directory is an older copy. These
+cases cannot be distinguished, so both count as a loss.
 
-`run` is a random word of the last start: an older copy of one directory has another one than its neighbour, and lacks
-what was acknowledged since. So that an interrupted start is not taken for that, the entries' cookie first gets
-`next_run`, then the journal's its `run`, then the entries' the same; of the two words in the entries' cookie the
-journal's must be one. (A copy that was made since the last start is not noticed by this.)
+`run` is a random number, new at each start. If one directory is restored from an older copy, it lacks acknowledged
+blocks, and its `run` differs from the other directory's. To distinguish this from an interrupted start, a start writes
+its number in three steps: as `next_run` of the entries' cookie, as `run` of the journal's cookie, as `run` of the
+entries' cookie. So the journal's `run` must equal `run` or `next_run` of the entries' cookie. (This does not detect the
+restore of a copy that was made after the last start.)
 """
 
 from __future__ import annotations
@@ -49,12 +54,15 @@ from quire.wire.bookie import BookieId
 
 COOKIE: Final = "identity.json"
 LAYOUT: Final = 1
-"""Version of journal, entry logs and index as they lie on disk; grows when an older program would misread them."""
+"""Version of the format of journal, entry logs and index; it is raised when an older program would misread them."""
 
 _HARMLESS: Final = frozenset({"lock", COOKIE, COOKIE + ".new", "lost+found"})
+"""Files that may exist in an otherwise empty directory."""
 
 
 class Cookie(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of `identity.json`; see the module."""
+
     layout: int = LAYOUT
     uuid: str
     role: str
@@ -69,13 +77,13 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Layout(msgspec.Struct, frozen=True):
-    """What every layout's cookie can be asked for first."""
+    """Cookie of any layout, of which only the field `layout` is read."""
 
     layout: int = LAYOUT
 
 
 class Identity:
-    """The cookies of both directories, kept equal."""
+    """Cookies of both directories, kept equal."""
 
     def __init__(
         self, journal: Disk, entries: Disk, cookie: Cookie, *, is_new: bool, is_suspect: bool
@@ -83,17 +91,22 @@ class Identity:
         self._disks = {"entries": entries, "journal": journal}
         self._cookie = cookie
         self.is_new = is_new
-        """Nothing was ever acknowledged: there is no index yet."""
+        """True until the first start has created the index; nothing was acknowledged before that."""
         self.is_suspect = is_suspect
-        """Blocks may have been lost, for a reason that the cookies show."""
+        """True if the cookies show that blocks may have been lost."""
 
     @property
     def bookie_id(self) -> BookieId:
         return BookieId(self._cookie.uuid, self._cookie.incarnation)
 
     @property
+    def cluster(self) -> str:
+        """Id of the cluster that the bookie joined; "" before that."""
+        return self._cookie.cluster
+
+    @property
     def lossy_before(self) -> int:
-        """Requests for an incarnation before this one may be about blocks that were lost."""
+        """Incarnation before which blocks may have been lost; requests for an earlier one may concern such blocks."""
         return self._cookie.lossy_before
 
     @property
@@ -101,14 +114,14 @@ class Identity:
         return UUID(self._cookie.uuid).bytes
 
     def finish(self) -> None:
-        """Both directories are complete: from now on both must be there."""
+        """Mark both directories as complete: from then on, both must exist."""
         self._write(ready=True)
         self.is_new = False
 
     def raise_incarnation(self, *, blocks_lost: bool) -> None:
-        """State may have been lost. With `blocks_lost` it may have been blocks, not only fences.
+        """Raise the incarnation, because blocks (`blocks_lost`), or only fences and tombstones, may have been lost.
 
-        Then the directories are suspect until `trust`.
+        After a loss of blocks, the directories are not trusted until `trust(True)` is called.
         """
         incarnation = self._cookie.incarnation + 1
         if blocks_lost:
@@ -117,29 +130,29 @@ class Identity:
             self._write(incarnation=incarnation)
 
     def trust(self, trusted: bool) -> None:
-        """Whether the journal's directory can be believed if nothing else is written from now on."""
+        """Record whether the journal would be complete on disk if the process stopped now."""
         if trusted != self._cookie.trusted:
             self._write(trusted=trusted)
 
     def begin_run(self, rng: Random) -> None:
-        """This start knows what both directories have: from now on they belong together, and no older copy does."""
+        """Begin a run: a new random number in both cookies shows whether either directory is an older copy."""
         run = f"{rng.getrandbits(64):016x}"
         self._write_one("entries", run=self._cookie.run, next_run=run)
         self._write_one("journal", run=run)
         self._write_one("entries", run=run)
 
     def join(self, cluster: str) -> None:
-        """The bookie is known to `cluster` now, and to no other."""
+        """Record the cluster that the bookie has joined."""
         if cluster != self._cookie.cluster:
             self._write(cluster=cluster)
 
     def leave(self, leaving: bool) -> None:
-        """Whether the bookie's copies are being made elsewhere."""
+        """Record whether the bookie drains."""
         if leaving != self._cookie.leaving:
             self._write(leaving=leaving)
 
     def _write(self, **changes: object) -> None:
-        for role in self._disks:  # the journal's last: it is the one that is believed
+        for role in self._disks:  # the journal's cookie last, because its `trusted` counts
             self._write_one(role, **changes)
 
     def _write_one(self, role: str, **changes: object) -> None:
@@ -149,7 +162,7 @@ class Identity:
 
 
 def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
-    """Find out who lives here, or move in. Raises `ConfigurationError` that names the directory."""
+    """Read the identity, or create it in empty directories. Raises `ConfigurationError` with the directory's name."""
     in_journal, in_entries = _read(journal, "journal"), _read(entries, "entries")
     if in_journal is None and in_entries is None:
         return _move_in(journal, entries, rng)
@@ -182,8 +195,8 @@ def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
         cluster=in_journal.cluster or in_entries.cluster,
         leaving=in_journal.leaving or in_entries.leaving,
     )
-    # A kill between the two last writes of the first start leaves one cookie ready: complete it now. What is suspect
-    # stays so until the incarnation is raised, which completes it as well, and the ledgers know of it.
+    # If the first start was killed between its last two writes, only one cookie is ready: complete the other one now. A
+    # suspect identity stays suspect until the incarnation is raised and the loss is recorded for every ledger.
     identity = Identity(journal, entries, cookie, is_new=False, is_suspect=is_suspect)
     if not is_suspect and not (in_journal.ready and in_entries.ready):
         identity.finish()
@@ -191,7 +204,10 @@ def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
 
 
 def peek(journal: Disk, entries: Disk) -> Cookie | None:
-    """Who lives here, as far as one can tell without moving in. Raises `ConfigurationError` for what is no cookie."""
+    """Return the cookie of either directory, if one exists, without changing anything.
+
+    Its `cluster` and `leaving` combine both cookies. Raises `ConfigurationError` if a cookie is invalid.
+    """
     found = [
         cookie for cookie in (_read(journal, "journal"), _read(entries, "entries")) if cookie is not None
     ]
@@ -205,9 +221,10 @@ def peek(journal: Disk, entries: Disk) -> Cookie | None:
 
 
 def reset_directories(journal: Disk, entries: Disk, directories: Sequence[str], rng: Random) -> None:
-    """Remove all that the former bookie left in both disks and their `directories`; the next start moves in.
+    """Remove all files of the former bookie from both disks; the next start creates a new bookie.
 
-    The journal's cookie goes last, and is replaced in one step: whoever is interrupted begins again.
+    `directories` are the subdirectories to empty. The journal's cookie is replaced last, in one step, so an interrupted
+    reset is repeated.
     """
     for disk in (entries, journal):
         for directory in ("", *directories):
@@ -233,11 +250,11 @@ def _move_in(journal: Disk, entries: Disk, rng: Random, uuid: str = "") -> Ident
             strangers = [name for name in disk.names() if name not in _HARMLESS]
             if strangers and _read(disk, "") is None:
                 raise ConfigurationError(
-                    f"{disk.root} has no {COOKIE}, but holds {strangers[0]!r}; choose an empty directory, or bring "
-                    "back the cookie"
+                    f"{disk.root} has no {COOKIE}, but contains {strangers[0]!r}; choose an empty directory, or "
+                    "restore the cookie"
                 )
         uuid = str(UUID(int=rng.getrandbits(128), version=4))
-    # The journal's comes first here: it says that a move is under way, wherever a kill interrupts it.
+    # The journal's cookie is written first. Until it is ready, it marks an incomplete first start.
     cookie = Cookie(uuid=uuid, role="journal")
     journal.write_bytes(COOKIE, msgspec.json.format(msgspec.json.encode(cookie)))
     identity = Identity(journal, entries, cookie, is_new=True, is_suspect=False)
@@ -261,16 +278,17 @@ def _read(disk: Disk, role: str) -> Cookie | None:
         layout = msgspec.json.decode(raw, type=_Layout).layout
         if layout > LAYOUT:
             raise ConfigurationError(
-                f"{disk.root} was written by a newer Quire (layout {layout}, this one knows {LAYOUT}); start that one"
+                f"{disk.root} was written by a newer Quire (layout {layout}, "
+                f"this version supports {LAYOUT}); start the newer version"
             )
         cookie = msgspec.json.decode(raw, type=Cookie)
         UUID(cookie.uuid)
     except (msgspec.DecodeError, ValueError) as error:
         raise ConfigurationError(
-            f"{path} is not a bookie's cookie ({error}); bring back the right one"
+            f"{path} is not a bookie's cookie ({error}); restore the right one"
         ) from error
     if role and cookie.role != role:
         raise ConfigurationError(
-            f"{path} is that of a directory for {cookie.role}, not for {role}; swap the two"
+            f"{path} belongs to a directory for {cookie.role}, not for {role}; swap the two directories"
         )
     return cookie

@@ -1,22 +1,23 @@
-"""The index: where in the entry logs the blocks of a ledger lie, and what else must survive with that knowledge.
+"""Index: positions of a ledger's blocks in the entry logs, and the records that are committed with them.
 
-It is sparse: one `IndexRow` per *run*, whole blocks of one ledger that lie together (256 KiB or 1,000 entries
-at most), so an entry is found by one lookup here and a walk over a few block headers there. The row holds the
-times of its first and last block, so a seek by time needs no other file.
+It is sparse: there is one `IndexRow` per *run*, a sequence of adjacent blocks of one ledger (at most 256 KiB and 1,000
+entries). So an entry is found by one lookup in the index and a scan of a few block headers in the entry log. The row
+contains the clocks (ms) of its first and last block, so a search by time needs no other file.
 
-`Index` is the interface. `LmdbIndex` (`bookie/index_lmdb.py`) is the one that lasts; `MemoryIndex` here is the
-shipped fake: it keeps what was committed, forgets the rest at `crash()`, and passes the same contract test.
+`Index` is the interface. `LmdbIndex` (`bookie/index_lmdb.py`) is the persistent implementation. `MemoryIndex`
+(`quire.testing`) is the shipped fake: it keeps committed transactions, forgets the rest at `crash()`, and passes the
+same contract test.
 
 Rules:
 
-- `commit` is one durable transaction: rows, ledger records (fences, LACs, tombstones, limbo) and the
-  checkpoint mark become visible and durable together or not at all.
-- Per entry log the index counts the bytes of the rows that point into it, in the same transaction. A log whose
-  count is zero holds nothing that anyone can find; this is what the collector decides on. A log whose bytes are
-  not all accounted for, because of damage, is *held*: it is charged bytes that nobody deletes.
-- Compaction swaps rows for rows of the same entries by `replace`, in one transaction, too.
-- No row is contained in another of the same ledger: with that, the row with the highest first entry <= e is
-  the only one that can hold e. A flush never writes the same entry twice; a rebuild drops such rows.
+- `commit` is one durable transaction: rows, ledger records (fences, LACs, tombstones, limbo) and the checkpoint mark
+  become visible and durable together, or none of them.
+- In the same transaction, the index updates the number of bytes of live rows in each entry log. A log with a count of
+  zero has no live block, and the collector frees it. A log with damaged records is *held*: extra bytes are added to its
+  count, so it is never freed.
+- Compaction replaces rows by rows of the same entries (`replace`), also in one transaction.
+- The rows of a ledger do not overlap. So only the row with the highest first entry <= e can contain entry e. A flush
+  never writes the same entry twice; a rebuild drops duplicate rows.
 
 One thread writes; any thread may read. Errors: `CorruptionError` names the file, `DiskFull`, `DiskError`.
 """
@@ -33,9 +34,10 @@ _ROWS_AT_ONCE: Final = 500
 
 
 class IndexRow(NamedTuple):
-    """One run: the blocks of `ledger_id` from `first_entry` to `last_entry`, without a gap.
+    """Row of one run: the blocks of `ledger_id` from `first_entry` to `last_entry`, without a gap.
 
-    They are `length` bytes from `offset` of entry log `log_id`. `lac` is the highest any of them says (-1: none).
+    They are `length` bytes from `offset` of entry log `log_id`. `lac` is the greatest LAC in these blocks; -1 if no
+    block has a LAC.
     """
 
     ledger_id: int
@@ -50,7 +52,7 @@ class IndexRow(NamedTuple):
 
 
 class Index(Protocol):
-    """What the storage, the readers and the collector ask of an index."""
+    """Interface of the index, used by the storage, the readers and the collector."""
 
     def commit(
         self,
@@ -59,67 +61,68 @@ class Index(Protocol):
         mark: bytes,
         deleted: Iterable[int] = (),
     ) -> None:
-        """One durable transaction: first everything of the `deleted` ledgers goes (rows and record), then
-        `rows`, the records in `ledgers` (a tombstone is such a record) and the mark are put.
+        """Commit one durable transaction: delete the rows and records of `deleted` ledgers, then put all arguments.
+
+        A tombstone is a record in `ledgers`.
         """
         ...
 
     def replace(self, old: Iterable[IndexRow], new: Iterable[IndexRow]) -> None:
-        """One durable transaction: `new` stands for what `old` stood for. Every old row must be there."""
+        """Swap `old` rows for `new` rows in one durable transaction. Every old row must exist."""
         ...
 
     def find(self, ledger_id: int, entry_id: int) -> IndexRow | None:
-        """The row that holds the entry; None when there is none."""
+        """Return the row that contains the entry; None if no row does."""
         ...
 
     def rows(self, ledger_id: int, from_entry: int, limit: int) -> list[IndexRow]:
-        """At most `limit` rows in order, from the one that holds `from_entry` or the next one after it."""
+        """Return at most `limit` rows in order, from the one that contains `from_entry` or the next one after it."""
         ...
 
     def last_entry(self, ledger_id: int) -> int:
-        """The last entry that any row of the ledger holds; -1 when it has none."""
+        """Return the last entry in any row of the ledger; -1 if it has none."""
         ...
 
     def find_time(self, ledger_id: int, time_ms: int) -> int:
-        """The first entry of the first row that holds a block of `time_ms` or later.
+        """Return the first entry of the first row with a block whose clock is `time_ms` or later.
 
-        The entry after the last one when every block is older, 0 when the ledger has no rows.
+        Return the entry after the last one if every block is older, 0 if the ledger has no rows.
         """
         ...
 
     def ledgers(self) -> Iterator[tuple[int, bytes]]:
-        """(ledger id, record) of every ledger that has a record, in order."""
+        """Return an iterator of (ledger id, record) over all ledgers with a record, in order of ids."""
         ...
 
     def mark(self) -> bytes:
-        """The mark last committed; empty when there was none."""
+        """Return the mark that was committed last; empty if there was no commit."""
         ...
 
     def usage(self) -> dict[int, int]:
-        """For each entry log that was ever committed to and not dropped: its bytes that rows point at."""
+        """Return the live bytes of each entry log that ever had a row, unless it was dropped."""
         ...
 
     def hold(self, log_id: int, size_bytes: int) -> None:
-        """Charge a log durably with bytes that no row accounts for, so that it is not freed."""
+        """Add bytes without a row to a log's count, durably, so that the log is not freed."""
         ...
 
     def drop_log(self, log_id: int) -> None:
-        """Forget a log that is about to be freed, durably. It must have no bytes in use."""
+        """Remove the count of a log that is about to be freed, durably. The log must have no live bytes."""
         ...
 
     def verify(self) -> None:
-        """Read everything; `CorruptionError` when a checksum or a count does not hold."""
+        """Read the whole index. Raises `CorruptionError` if a checksum or a count does not match."""
         ...
 
     def close(self) -> None:
-        """Nothing may be called afterwards."""
+        """Close the index; no method may be called afterwards."""
         ...
 
 
 def search_time(index: Index, ledger_id: int, time_ms: int) -> int:
-    """`Index.find_time` by bisection over entry ids: the clock of a ledger's blocks never goes back.
+    """Find an entry like `Index.find_time`, by bisection, because the clocks of a ledger's blocks never decrease.
 
-    Takes log2(entries) lookups, whatever the rows' sizes.
+    It takes log2(entries) lookups, independent of the rows' sizes.
     """
     low, high = 0, index.last_entry(ledger_id) + 1
     while low < high:
@@ -136,9 +139,10 @@ def search_time(index: Index, ledger_id: int, time_ms: int) -> int:
 def find_hole(
     index: Runs, kept: Sequence[tuple[int, int]], ledger_id: int, entry: int, last_entry: int
 ) -> int:
-    """The first entry from `entry` on that lies in no row and in no span of `kept`; behind the last one when none.
+    """Return the first entry from `entry` on that this bookie lacks; `last_entry` + 1 if it lacks none.
 
-    What was in memory when `kept` was taken may be in the index by now, and never in neither.
+    `kept` contains (first entry, last entry) of each block in memory. A block may have been flushed since `kept` was
+    read, but it is always in `kept` or in the index.
     """
     for first, last in merge(_spans(index, ledger_id, entry), kept):
         if first > entry or entry > last_entry:

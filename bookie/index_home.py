@@ -1,10 +1,11 @@
-"""Where the index lives, and how a start learns that reading it ends processes.
+"""Location of the index, and detection of an index whose damage crashes the process.
 
-LMDB has no checksums. Some damage of its pages it meets with an assertion that ends the process, and where a sector of
-its file cannot be read, touching the memory map is a SIGBUS. Neither can be caught. So a file named `in-use` lies
-beside the index while a process has it open. Who finds that file comes after one that died, of whatever: it lets a
-process of its own read the whole index first (`python -m quire.bookie.index_home DIRECTORY`), and when that one dies of
-such a signal the index is damaged, and can be rebuilt. When that one found nothing wrong, nobody reads it all again.
+LMDB has no checksums. Some damage of its pages violates an assertion, which ends the process. If a sector of its file
+is unreadable, an access to the memory map causes a SIGBUS. Neither can be caught. So a file `in-use` exists beside the
+index while a process has the index open. If a starting process finds this file, the previous process has crashed. Then
+a subprocess first reads the whole index (`python -m quire.bookie.index_home DIRECTORY`). If a signal such as SIGBUS
+kills the subprocess, the index is damaged, and is rebuilt. If the subprocess finds no error, the index is not verified
+again.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ log = logging.getLogger(__name__)
 INDEX_DIRECTORY: Final = "index"
 IN_USE: Final = f"{INDEX_DIRECTORY}/in-use"
 _DEADLY: Final = {signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV, signal.SIGFPE, signal.SIGILL}
+"""Signals that kill a process which reads a damaged index."""
 
 
 class IndexHome(Protocol):
-    """Where the index lives."""
+    """Location of an index, where it is opened or replaced."""
 
     def open(self) -> Index:
-        """The index, which was verified; an empty one when there was none.
+        """Open and verify the index; create an empty one if none exists.
 
-        Raises `CorruptionError` when it is damaged, `DiskError`.
+        Raises `CorruptionError` if it is damaged, `DiskError`.
         """
         ...
 
     def discard(self) -> None:
-        """Put a damaged or incomplete index out of the way; the next `open` makes an empty one."""
+        """Move a damaged or incomplete index aside; the next `open` creates an empty one."""
         ...
 
 
 class LmdbHome:
-    """The index in a directory beside the entry logs. What is discarded is kept under another name, once."""
+    """Index in a directory beside the entry logs. One discarded index is kept under another name."""
 
     def __init__(self, disk: RealDisk) -> None:
         self._disk = disk
@@ -79,7 +81,7 @@ class LmdbHome:
 
 @contextmanager
 def _only_logged() -> Iterator[None]:
-    """What is wrong with the mark is no reason not to serve."""
+    """Log errors of access to the `in-use` file; the bookie works without this file."""
     try:
         yield
     except QuireError as error:
@@ -87,30 +89,32 @@ def _only_logged() -> Iterator[None]:
 
 
 def _prove(directory: str) -> bool:
-    """Have another process read the index: whether it is sound. Raises `CorruptionError` when it dies of that."""
+    """Verify the index in a subprocess; return whether it is valid. Raises `CorruptionError` if a signal killed it."""
     command = [sys.executable, "-P", "-m", __name__, directory]
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     except OSError as error:
-        log.warning("cannot start a process that reads the index first: %s", error)
+        log.warning("cannot start a subprocess to verify the index: %s", error)
         return False
     if -ended.returncode in _DEADLY:
         died_of = signal.Signals(-ended.returncode).name
-        raise CorruptionError(f"a process that read the index died of {died_of}", f"{directory}/data.mdb", 0)
+        raise CorruptionError(
+            f"a subprocess that read the index was killed by {died_of}", f"{directory}/data.mdb", 0
+        )
     if ended.returncode:
-        log.warning("a process that was to read the index first ended with %d", ended.returncode)
+        log.warning("the subprocess that verified the index ended with status %d", ended.returncode)
     return ended.returncode == 0
 
 
 def read_all(directory: str) -> bool:
-    """Read the index in the directory wholly, and what it has free: whether nothing is wrong with it."""
+    """Read the whole index and LMDB's list of free pages; return whether they are valid."""
     try:
         index = LmdbIndex(directory)
         index.verify()
         index.try_to_write()
         index.close()
     except QuireError:
-        return False  # whoever asked meets it again, and says what it is
+        return False  # the parent process finds the same error, and reports it
     return True
 
 

@@ -1,27 +1,26 @@
-"""The index that lasts, in LMDB: one file, one writer, readers that never wait for it.
+"""Persistent index in [LMDB](http://www.lmdb.tech/doc/): one file, one writer, readers that never wait for it.
 
-LMDB because it has what a sparse index wants and nothing else: sorted keys, durable transactions without a log
-of their own, and reads straight out of the memory map, so the kernel's page cache is the cold index. It has no
-checksums, so every value carries one that covers its key as well: a flipped bit is an error here, not an
-answer.
+LMDB has the properties that a sparse index needs: sorted keys, durable transactions without a separate log, and reads
+from a memory map, whose rarely used pages the kernel can evict. It has no checksums. So every value contains a checksum
+over key and value, and a flipped bit in a value causes an error, not a wrong result.
 
-Damage between values, in the pages of the tree, can hide rows; `verify` finds that at a start. Some of it LMDB itself
-meets with an assertion that ends the process; the next start finds that out (`index_home`). A damaged or missing index
-is rebuilt from the entry logs.
+A flipped bit outside the values, in the pages of a tree, can hide rows; `verify` detects that at a start. Some damage
+violates an assertion of LMDB, which ends the process; the next start detects that (`index_home`). A damaged or missing
+index is rebuilt from the entry logs.
 
     database  key                                      value
     rows      ledger u64, first entry u64              last entry u64, log u64, offset u64, length u32,
                                                        first clock u64, last clock u64, LAC i64, crc u32
-    ledgers   ledger u64                               the storage's record, crc u32
-    logs      log u64                                  bytes in use u64, crc u32
-    meta      "mark"                                   the storage's mark, crc u32
+    ledgers   ledger u64                               record of the ledger's state (`ledgers`), crc u32
+    logs      log u64                                  bytes of live rows u64, crc u32
+    meta      "mark"                                   checkpoint mark (`checkpoint`), crc u32
               "format"                                 1 as u32, crc u32
 
-All integers are big-endian, so keys sort as numbers. crc is CRC32C over the key and the value before it. Valid is
-a value whose crc matches; anything else, and what LMDB itself refuses, is `CorruptionError` with the file's name.
+All integers are big-endian, so keys sort as numbers. crc is CRC32C over the key and the value before it. A value is
+valid if its crc matches. Any other value, and any error of LMDB itself, is a `CorruptionError` with the file's name.
 
-The map is far larger than the file will be (address space costs nothing) and doubles should that ever not do;
-LMDB demands that no transaction is open meanwhile, which `_Gate` sees to.
+The memory map is far larger than the file, because address space costs nothing. If it is too small, it is doubled;
+`_Gate` ensures that no transaction is open while it grows, as LMDB requires.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ _MARK: Final = b"mark"
 _FORMAT: Final = b"format"
 _FORMAT_VALUE: Final = b"\x00\x00\x00\x01"
 _TRY_BYTES: Final = 1 << 20
+"""Size in bytes of a value that is large enough to need overflow pages, so that LMDB reads its list of free pages."""
 _ID_MAX: Final = (1 << 64) - 1
 
 _DAMAGE: Final = (
@@ -68,9 +68,9 @@ _DAMAGE: Final = (
 
 
 class LmdbIndex:
-    """`Index` in the directory `path`, made when it is not there. Raises `CorruptionError` when it is damaged.
+    """`Index` in the directory `path`, which is created if necessary. Raises `CorruptionError` if it is damaged.
 
-    `on_close` is called when it is closed.
+    `on_close` is called after the index was closed.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LmdbIndex:
         self._lmdb.write(change)
 
     def _put_rows(self, txn: Any, rows: list[IndexRow], charges: _Charges) -> None:
-        """Put rows in one call. One that stood at the same place (a flush done again) no longer counts."""
+        """Put rows. A row with the same key, from an earlier attempt of a flush, is replaced and its bytes deducted."""
         pack_key, pack = _ROW_KEY.pack, _ROW_CHECKED.pack
         keys = [pack_key(row.ledger_id, row.first_entry) for row in rows]
         cursor = txn.cursor(self._rows)
@@ -223,10 +223,10 @@ class LmdbIndex:
             return {self._id(key): self._id(self._open(key, value)) for key, value in cursor}
 
     def verify(self) -> None:
-        """Read everything; about two microseconds per row.
+        """Read the whole index, which takes about two microseconds per row.
 
-        A flipped bit inside a page of a tree can hide values without touching one. Such damage shows in the trees'
-        own counts, in the order of the keys, in a key that is not found, and in the bytes counted of each log.
+        A flipped bit inside a page of a tree can hide values. Such damage is detected by the trees' own counts, by the
+        order of the keys, by a key that a search does not find, or by the byte count of a log.
         """
         in_use = _Charges()
         with self._lmdb.read() as txn:
@@ -239,12 +239,14 @@ class LmdbIndex:
         counted = self.usage()
         for log_id, size_bytes in in_use.items():
             if counted.get(log_id, 0) < size_bytes:
-                raise CorruptionError(f"the index miscounts entry log {log_id}", self._file, 0)
+                raise CorruptionError(
+                    f"the index counts too few bytes in use of entry log {log_id}", self._file, 0
+                )
         self.ledgers()
         self.mark()
 
     def _whole_tree(self, txn: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:
-        """What a database holds, each by its key as well as by the walk."""
+        """Yield all keys and values of a database; check their order and number, and that a search finds each key."""
         walked, before = 0, b""
         with txn.cursor(database) as cursor, txn.cursor(database) as search:
             for key, value in cursor:
@@ -256,7 +258,7 @@ class LmdbIndex:
             raise CorruptionError("a tree of the index has lost values", self._file, 0)
 
     def try_to_write(self) -> None:
-        """Take room for a large value, which reads the list of free pages, and leave it. Raises as a commit does."""
+        """Put a large value, so that LMDB reads its list of free pages, and abort. Raises the errors of `commit`."""
 
         def try_it(txn: Any) -> None:
             txn.put(b"try", bytes(_TRY_BYTES), db=self._meta)
@@ -269,7 +271,7 @@ class LmdbIndex:
         self._on_close()
 
     def _seek_before(self, cursor: Any, ledger_id: int, entry_id: int) -> bool:
-        """Put the cursor on the last row at or before (ledger, entry); False when there is none."""
+        """Move the cursor to the last row at or before (ledger, entry); return False if there is none."""
         key = _ROW_KEY.pack(ledger_id, entry_id)
         if not cursor.set_range(key):
             return bool(cursor.last())
@@ -294,7 +296,7 @@ class LmdbIndex:
         return int.from_bytes(content, "big")
 
     def _open(self, key: bytes, value: bytes) -> bytes:
-        """The content of a sealed value."""
+        """Return the verified content of a sealed value."""
         content = value[: -_CRC.size]
         if len(value) < _CRC.size or _CRC.pack(crc32c(content, crc32c(key))) != value[-_CRC.size :]:
             raise CorruptionError(f"the index value of {key!r} does not match its checksum", self._file, 0)
@@ -306,11 +308,11 @@ class LmdbIndex:
         if value is None:
             self._lmdb.write(lambda txn: txn.put(_FORMAT, _seal(_FORMAT, _FORMAT_VALUE), db=self._meta))
         elif self._open(_FORMAT, value) != _FORMAT_VALUE:
-            raise CorruptionError("the index has a format that this version does not know", self._file, 0)
+            raise CorruptionError("the index has a format that this version does not support", self._file, 0)
 
 
 class _Environment:
-    """LMDB's file and its transactions: with our errors, and a map that grows."""
+    """LMDB environment: maps LMDB's errors to QuireErrors, and enlarges the memory map when it is full."""
 
     def __init__(self, path: str, map_bytes: int) -> None:
         self._path = path
@@ -324,22 +326,22 @@ class _Environment:
             )
 
     def databases(self, *names: bytes) -> list[Any]:
-        """Handles of these. They are made together, in a file that has none: one that is missing is lost."""
+        """Open these databases; create all of them in a new file. In an existing file, a missing one means damage."""
         self._refuse_short_file()
         with self._our_errors(), self._env.begin(write=True) as txn:
             is_new = self._env.stat()["entries"] == 0
             return [self._env.open_db(name, txn, create=is_new) for name in names]
 
     def _refuse_short_file(self) -> None:
-        """A file shorter than its own tree would end the process by SIGBUS, not by an exception."""
+        """Refuse a file that is shorter than its page count requires, because reading it would cause a SIGBUS."""
         page_bytes = self._env.stat()["psize"]
         pages = self._env.info()["last_pgno"] + 1
         size_bytes = os.path.getsize(self.file)
         if size_bytes < pages * page_bytes:
-            raise CorruptionError("the index is cut short", self.file, size_bytes)
+            raise CorruptionError("the index is truncated", self.file, size_bytes)
 
     def write(self, change: Callable[[Any], object]) -> None:
-        """One durable transaction; run again with a larger map when the map was too small."""
+        """Run one durable transaction; repeat it with a larger map if the map was too small."""
         while True:
             try:
                 with self._our_errors(), self._gate.open(), self._env.begin(write=True) as txn:
@@ -352,7 +354,7 @@ class _Environment:
 
     @contextmanager
     def read(self) -> Iterator[Any]:
-        """A transaction that sees what is committed now."""
+        """Open a read transaction on the current state."""
         with self._our_errors(), self._gate.open(), self._env.begin() as txn:
             yield txn
 
@@ -362,7 +364,7 @@ class _Environment:
 
     @contextmanager
     def _our_errors(self) -> Iterator[None]:
-        """LMDB's exceptions as ours."""
+        """Map LMDB's exceptions to QuireErrors."""
         try:
             yield
         except lmdb.MapFullError as error:
@@ -376,18 +378,18 @@ class _Environment:
 
 
 class _MapFull(Exception):
-    """The map must grow; never leaves this file."""
+    """Raised when the memory map must grow; internal to this file."""
 
 
 class _Charges(dict[int, int]):
-    """Bytes to add to the count of each log."""
+    """Bytes to add to the count of each entry log; negative for removed rows."""
 
     def add(self, log_id: int, size_bytes: int) -> None:
         self[log_id] = self.get(log_id, 0) + size_bytes
 
 
 class _Gate:
-    """Many may be inside at once; `shut` waits until all are out and keeps them out."""
+    """Readers-writer lock: transactions share `open`; `shut` waits until all have ended, and excludes new ones."""
 
     def __init__(self) -> None:
         self._condition = Condition()

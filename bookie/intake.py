@@ -1,22 +1,23 @@
-"""The intake: where a block is judged and, in the same step, enters memtable and journal queue.
+"""Intake: checks each block, and adds it to the memtable and the journal's queue in the same step.
 
-Nothing here awaits, so between the look at a fence and the queueing of the block nothing can happen (rule 24),
-and a journal group's blocks enter one memtable (rule 21). In the common case, a writer's next block, judging it
-is two comparisons: the ledger is open to writers and the block begins behind its last entry.
+There is no `await` between the check of a fence and the queueing of the block (rule 24), and all blocks of a journal
+group enter the same memtable (rule 21). For a writer's next block, the common case, the check takes two comparisons:
+the ledger is open to writers, and the block begins after the ledger's last entry.
 
-| the block                                           | answer                               | journalled |
-|-----------------------------------------------------|--------------------------------------|------------|
-| is damaged                                          | BAD_BLOCK                            | no         |
-| its ledger has a tombstone                          | DELETED                              | no         |
-| its ledger is fenced, and this is no recovery       | FENCED                               | no         |
-| is here already, the same bytes                     | OK, once the first copy is durable   | no         |
-| is here already, rotten, and this is a recovery     | OK, once it is mended; else IO_ERROR | no         |
-| other bytes are here, or it overlaps another block  | CONFLICT                             | no         |
-| is new, but the bookie is read-only (see `room`)    | READ_ONLY                            | no         |
-| is new                                              | OK, once durable; else IO_ERROR      | yes        |
+| the block                                            | answer                                   | journalled |
+|------------------------------------------------------|------------------------------------------|------------|
+| is damaged                                           | BAD_BLOCK                                | no         |
+| its ledger has a tombstone                           | DELETED                                  | no         |
+| its ledger is fenced, and the request not a recovery | FENCED                                   | no         |
+| exists here with the same bytes                      | OK, once the first copy is durable       | no         |
+| exists here, damaged, and the request is a recovery  | OK, once it is restored; else IO_ERROR   | no         |
+| exists here with other bytes, or overlaps a block    | CONFLICT                                 | no         |
+| is a label of another ledger that had the same id    | CONFLICT                                 | no         |
+| is new, but the bookie is read-only (see `room`)     | READ_ONLY                                | no         |
+| is new                                               | OK, once durable; else IO_ERROR          | yes        |
 
-When both memtables are full, requests wait in line. The line is bounded by who sends: the write cache counts what
-waits, and the process stops reading its sockets by it.
+While both memtables are full, requests wait in a queue. The write cache counts the bytes of waiting requests. While
+there are too many, the process does not read its sockets (backpressure), which limits the queue.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from quire.bookie.write_cache import WriteCache
 from quire.runtime.errors import QuireError
 from quire.wire.block import BlockError, BlockHeader, Buffer, brief, peek, same_bytes, verify
 from quire.wire.bookie import AddDone, AddRequest, Status
+from quire.wire.ledger_ids import FIRST_LABEL
 
 OK: Final = Status.OK
 
 
 class _InEntryLog(NamedTuple):
-    """The verdict must wait until the block that lies in the entry log was read."""
+    """Verdict on a block that exists in the entry log: it must be read and compared before the request is answered."""
 
     ledger_id: int
     first_entry: int
@@ -45,7 +47,7 @@ class _InEntryLog(NamedTuple):
 
 
 class Intake:
-    """The way into the write cache and the journal, and the requests that wait for room."""
+    """Adds blocks to the write cache and the journal, and queues requests that wait for space."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Intake:
 
     # -- adding ------------------------------------------------------------------------------------------
     def add(self, request: AddRequest, done: AddDone) -> None:
-        """Judge, keep and queue the blocks in order. See `BookiePort.add`."""
+        """Check the blocks in order, and store and queue the accepted ones. See `BookiePort.add`."""
         if not self._refuses(request) and (self._waiting or (self._cache.is_full and not self._found_room())):
             self._waiting.append((request, done))
             self._cache.waiting_bytes += sum(map(len, request.blocks))
@@ -79,12 +81,13 @@ class Intake:
             self._admit(request, done)
 
     def drain(self) -> None:
-        """There is room again, or no hope: take what waits."""
+        """Process waiting requests, in order, while there is space in the memtable or a request will be refused."""
         while self._waiting and (
             self._refuses(self._waiting[0][0]) or not self._cache.is_full or self._found_room()
         ):
             request, done = self._waiting.popleft()
             self._cache.waiting_bytes -= sum(map(len, request.blocks))
+            assert self._cache.waiting_bytes >= 0 and (self._waiting or not self._cache.waiting_bytes)
             self._admit(request, done)
 
     def _found_room(self) -> bool:
@@ -94,7 +97,7 @@ class Intake:
         return True
 
     def _refuses(self, request: AddRequest) -> bool:
-        """Whether none of its blocks that are new can be taken."""
+        """Return whether none of the request's new blocks can be accepted."""
         return (
             self._health.is_exhausted
             or (self._health.is_read_only and not request.priority)
@@ -120,7 +123,7 @@ class Intake:
     def _prove_and_take(
         self, block: Buffer, recovery: bool, refuses: bool
     ) -> Status | _InEntryLog | _Duplicate:
-        """`_take` a block that came from elsewhere."""
+        """Verify a block that another process created, then `_take` it."""
         try:
             header = verify(block)
         except BlockError:
@@ -132,7 +135,10 @@ class Intake:
     def _take(
         self, blocks: Sequence[Buffer], recovery: bool, refuses: bool
     ) -> list[Status | _InEntryLog | _Duplicate]:
-        """Judge blocks in order; put each that is new into the memtable. One loop: this is done for every block."""
+        """Check blocks in order, and add new ones to the memtable.
+
+        One loop, for speed, because it runs for every block.
+        """
         ledgers, keep = self._ledgers, self._cache.active.add
         verdicts: list[Status | _InEntryLog | _Duplicate] = []
         for block in blocks:
@@ -145,7 +151,12 @@ class Intake:
                     verdicts.append(judged or Status.READ_ONLY)
                     continue
                 state = ledgers[ledger_id] = LedgerState(ledger_id)
-            if first_entry <= state.last_entry or state.is_closed_to_writers or refuses:
+            if (
+                first_entry <= state.last_entry
+                or state.is_closed_to_writers
+                or refuses
+                or (ledger_id >= FIRST_LABEL and lac != state.lac)
+            ):
                 verdict = self._judge(state, peek(block), block, recovery, refuses)
                 if verdict is not None:
                     verdicts.append(verdict)
@@ -161,13 +172,15 @@ class Intake:
     def _judge(
         self, state: LedgerState, header: BlockHeader, block: Buffer, recovery: bool, refuses: bool
     ) -> Status | _InEntryLog | _Duplicate | None:
-        """The table above, for a block that is not simply the next one. None: it is new and may come in."""
+        """Apply the module's table to a block that is not simply the next one; return None if it is accepted."""
         if state.tombstone_version is not None:
             return Status.DELETED
         if state.is_fenced and not recovery:
             return Status.FENCED
         if self._journal.failure is not None:
             return Status.IO_ERROR
+        if header.ledger_id >= FIRST_LABEL and -1 not in (header.lac, state.lac) and header.lac != state.lac:
+            return Status.CONFLICT  # the LAC of a label is the nonce of its ledger (`quire.ledger.labels`)
         if header.first_entry <= state.last_entry:
             verdict = self._compare_with_kept(header, block, recovery)
             if verdict is not None:
@@ -193,7 +206,11 @@ class Intake:
     def _answer_mixed(
         self, blocks: Sequence[Buffer], verdicts: Sequence[Status | _InEntryLog | _Duplicate], done: AddDone
     ) -> None:
-        """Journal what is new; answer when that, every first copy and every comparison is there."""
+        """Append the new blocks to the journal; answer the request when all statuses are known.
+
+        The journal calls `done` when the new blocks, and the first copies of repeated blocks, are durable. Blocks that
+        are in the entry log are compared meanwhile.
+        """
         fresh = [block for block, verdict in zip(blocks, verdicts, strict=True) if verdict is Status.OK]
         statuses = [verdict if isinstance(verdict, Status) else Status.OK for verdict in verdicts]
         waiting = [(i, verdict) for i, verdict in enumerate(verdicts) if isinstance(verdict, _InEntryLog)]
@@ -209,7 +226,7 @@ class Intake:
 
 
 class _Duplicate:
-    """The same bytes are in a memtable: OK once everything queued so far is durable."""
+    """Verdict on a repeated block that is in a memtable: OK when all records queued so far are durable."""
 
     def __repr__(self) -> str:
         return "DUPLICATE"
@@ -219,7 +236,7 @@ DUPLICATE: Final = _Duplicate()
 
 
 class _Join:
-    """Waits for the journal's answer and a number of comparisons, then answers once."""
+    """Combination of the journal's statuses and the results of `comparisons` into one response."""
 
     def __init__(self, comparisons: int, done: AddDone) -> None:
         self._outstanding = comparisons + 1

@@ -1,17 +1,21 @@
-"""The journal: what is queued here is on disk when its `done` is called, and comes back at the next start.
+"""Write-ahead journal: a record is on disk before its `done` is called, and is replayed at the next start.
 
-The bytes and the decisions are in `journal_core`, the files in `segment_pool`; this one commits groups. One group is
-in flight: one direct write of whole pages, durable in the same system call, on a thread of its own. What arrives
-meanwhile is the next group, so the busier the disk the larger the group. The next group is handed to the disk *before*
-those who wait for the last one are told, and they are told in one turn of the loop.
+`journal_core` defines the byte formats and makes decisions without I/O, `segment_pool` manages the files, and this
+module commits groups of records. It is group commit, as in BookKeeper's
+[Journal](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/bookie/Journal.java).
+At most one group is in flight: one direct write of whole pages, made durable by the same system call, on the journal's
+own thread. Records that arrive meanwhile form the next group, so the busier the disk, the larger the group. The next
+group is passed to the disk *before* the callbacks of the written group run; these all run in one turn of the event
+loop.
 
-A disk without room for another segment has written nothing: the group waits, and with it all after it, until there is
-room, or a checkpoint has made an older segment free.
+If the disk has no space for another segment, nothing is written. This group and all later ones wait until there is
+space, or until a checkpoint has freed an older segment.
 
-After a failed write nobody knows what is on disk, so the journal is dead from there: everything queued and
-everything that comes later is answered `IO_ERROR`. Trying the write again could report a success that is none.
+After any other failed write, the content of the disk is unknown, so the journal has failed: all queued and later
+records are answered `IO_ERROR`. A repeated write could report success falsely (see
+[fsyncgate](https://wiki.postgresql.org/wiki/Fsync_Errors)).
 
-Order of life: `replay` (blocking), `open` (blocking), then `append` and the rest on the loop, `close`.
+Life cycle: `replay` and `open` (blocking), then the other methods on the event loop, then `close`.
 """
 
 from __future__ import annotations
@@ -45,13 +49,14 @@ from quire.wire.ledger_ids import entry_to_tell
 log = logging.getLogger(__name__)
 
 OK: Final = (Status.OK,)
-"""The answer to one record, or to a barrier, when all is well."""
+"""Statuses of one record, or of a barrier, on success."""
 
 _ROOM_RETRY_S: Final = 1.0
+"""Delay in seconds before another attempt to create a segment on a full disk."""
 
 
 class Journal:
-    """`durable` is false where acknowledging need not wait for the disk."""
+    """Group commit to the segments of `pool`. With `durable` false, acknowledgements do not wait for the disk."""
 
     def __init__(
         self,
@@ -73,13 +78,13 @@ class Journal:
         self.failure: QuireError | None = None
         self._clock = clock or SystemClock()
         self.sync_s = Histogram()
-        """How long the disk took for each group."""
+        """Duration of each group's disk write, in seconds."""
         self.groups_written = 0
         self.bytes_written = 0
 
     @property
     def durable_number(self) -> int:
-        """The last group that is on disk."""
+        """Number of the last durable group."""
         return self._queue.durable_number
 
     @property
@@ -89,13 +94,15 @@ class Journal:
 
     # -- start -------------------------------------------------------------------------------------------
     def replay(self, mark: int, apply: Apply, *, mark_is_lost: bool = False) -> JournalReplay:
-        """Call `apply(mark, group)` for every valid group behind the mark, in order. Blocks.
+        """Call `apply(mark, group)` for every valid group after the mark, in order. Blocks.
 
-        What was applied before may be flushed with that `mark`: the group before this one, or the last one before
-        which nothing is missing, until the caller has recorded what the damage means.
-        The mark is lost when the index was rebuilt: the segments know it well enough. One that is only older than they
-        know comes from an index that lost what it had committed, and the fences and tombstones with it: damage.
-        Raises `DiskError`, and `ConfigurationError` when a segment belongs to another bookie.
+        If `apply` makes a checkpoint of the groups before this one, it must record the mark that it is passed. That is
+        the number of the group before this one, or, after damage, the last group before which no group is missing.
+
+        `mark_is_lost` is set after the index was rebuilt; then the mark in the segments is used. Otherwise, a mark that
+        is older than the segments' mark comes from an index that lost committed transactions, with their fences and
+        tombstones, and counts as damage. Raises `DiskError`, and `ConfigurationError` if a segment belongs to another
+        bookie.
         """
         replay = JournalReplay(self._pool, apply, durable=self._durable)
         replay.run(mark, mark_is_lost=mark_is_lost)
@@ -108,9 +115,10 @@ class Journal:
         on_full: Callable[[bool], None],
         on_failure: Callable[[QuireError], None],
     ) -> None:
-        """Begin a new epoch in another file, its header on disk before any group. Blocks.
+        """Begin a new epoch in another segment, whose header is on disk before any group. Blocks.
 
-        Both are called on the loop: `on_full` see `SegmentPool.open`, `on_failure` once, when the journal is dead.
+        Both callbacks run on the event loop. See `SegmentPool.open` for `on_full`; `on_failure` is called once, when
+        the journal fails.
         """
         self._on_failure = on_failure
         self._pool.open(incarnation, self._queue.durable_number + 1, on_full)
@@ -119,9 +127,9 @@ class Journal:
     def append(
         self, parts: Sequence[Buffer], size_bytes: int, done: AddDone, statuses: Sequence[Status]
     ) -> None:
-        """Queue records that belong together; `done(statuses)` on the loop when all are durable.
+        """Queue records of one request, in one group; call `done(statuses)` on the event loop when they are durable.
 
-        Never called back before this returns. The records are not to be changed any more.
+        `done` is never called before this method returns. The caller must not change the records any more.
         """
         if self.failure is not None:
             self._refuse(done, statuses)
@@ -131,18 +139,18 @@ class Journal:
             self._write_next()
 
     def control(self, control: Control, done: AddDone) -> None:
-        """Queue a change of a ledger; `done(OK)` when it is durable."""
+        """Queue a change of a ledger's state; call `done(OK)` when it is durable."""
         self.append((encode_control(control),), CONTROL_BYTES, done, OK)
 
     def barrier(self, done: AddDone, statuses: Sequence[Status]) -> None:
-        """`done(statuses)` when everything appended before is durable."""
+        """Call `done(statuses)` when everything appended before is durable."""
         if self.failure is not None:
             self._refuse(done, statuses)
         elif not self._queue.barrier(done, statuses):
             asyncio.get_running_loop().call_soon(done, statuses)
 
     def seal(self) -> int:
-        """Let the next record begin a new group; answer the number of the last group before it."""
+        """Close the open group, so that the next record begins a new one; return the last closed group's number."""
         return self._queue.seal()
 
     def _write_next(self) -> None:
@@ -155,9 +163,10 @@ class Journal:
         is_fresh = segment.position + pages_up(group.bytes) > segment.size_bytes
         if is_fresh:
             segment = self._pool.take(group.number)
-        assert segment.header is not None
+        assert segment.header is not None and segment.header.first_number <= group.number
         self._memory.seek(0)
         size_bytes = encode_group(group, segment.header, self._memory.write, self._view)
+        assert segment.position + size_bytes <= segment.size_bytes
 
         def write() -> float:
             began_s = self._clock.monotonic()
@@ -188,12 +197,12 @@ class Journal:
     def _answer_group(self) -> None:
         group = self._queue.written()
         self.groups_written += 1
-        self._write_next()  # the disk works while we answer
+        self._write_next()  # so that the disk writes while the callbacks run
         _tell(group)
 
     def _wait_for_room(self, group: Group, segment: Segment) -> None:
-        """There was none for `segment`, to which nothing was written: try again later, perhaps in another one."""
-        log.warning("the journal in %s waits for room for another segment", self._pool.disk.root)
+        """Retry the write later: there was no space for `segment`, and nothing was written to it."""
+        log.warning("the journal in %s waits for disk space for another segment", self._pool.disk.root)
         self._pool.discard(segment, self._writer)
         if not self._may_wait:
             self._fail(self._no_room())
@@ -207,11 +216,11 @@ class Journal:
 
     @property
     def waits_for_checkpoint(self) -> bool:
-        """A group waits for a segment, and older ones could be written over if the mark passed what is in them."""
+        """True while a group waits for a segment that a checkpoint could free."""
         return self._waiting_for_room is not None and len(self._pool.live) > 1 and not self._pool.spares
 
     def stop_waiting(self) -> None:
-        """The node stops: what waits for room is refused, now and from now on."""
+        """Fail the journal if a group waits for disk space, now or later, because the node is stopping."""
         self._may_wait = False
         if self._waiting_for_room is not None:
             self._waiting_for_room.cancel()
@@ -219,12 +228,12 @@ class Journal:
             self._fail(self._no_room())
 
     def _no_room(self) -> DiskFull:
-        return DiskFull(f"{self._pool.disk.root} has no room for another journal segment")
+        return DiskFull(f"{self._pool.disk.root} has no space for another journal segment")
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error if isinstance(error, QuireError) else DiskError(f"the journal failed: {error!r}")
         log.critical(
-            "the journal in %s is dead, nothing is acknowledged any more: %s", self._pool.disk.root, error
+            "the journal in %s has failed and acknowledges no more records: %s", self._pool.disk.root, error
         )
         self._pool.is_dead = True
         groups = self._queue.fail()
@@ -239,15 +248,15 @@ class Journal:
 
     # -- its files ---------------------------------------------------------------------------------------
     def recycle(self, mark: int) -> None:
-        """Groups up to `mark` are not needed any more: their segments may be written over."""
+        """Free the segments without groups after `mark`, so that they may be overwritten."""
         self._pool.recycle(mark)
 
     def look_for_room(self) -> None:
-        """There may be room for the next segment."""
+        """Check again whether there is space for the next segment."""
         self._pool.look_for_room()
 
     async def close(self) -> None:
-        """Wait for what was appended, then close the files."""
+        """Wait until everything appended is durable, then close the files."""
         self._pool.is_closing = True
         if self.failure is None and self._queue.in_flight is not None:
             drained = asyncio.get_running_loop().create_future()
@@ -267,7 +276,7 @@ def _tell(group: Group) -> None:
 
 def _tell_slow(place: str, group: Group, took_s: float) -> None:
     stored = [part for part in group.parts if len(part) > CONTROL_BYTES]
-    if not stored:  # fences and tombstones
+    if not stored:  # the group contains only control records, such as fences
         slow.tell("sync", f"the journal {place}", took_s, journal=place)
         return
     ledger, entry = entry_to_tell(stored)

@@ -1,7 +1,7 @@
-"""The journal's bytes and decisions, without I/O: what goes into which group, and what a replay finds.
+"""Format and decisions of the journal, without I/O: the records of each group, and the groups that a replay finds.
 
-The journal is a directory of *segments*: files that are written front to back and used again and again. One use of
-one file is an *epoch*; epochs only grow. A segment begins with a page that tells whose it is:
+The journal is a directory of *segments*: files that are written from front to back, and reused. Each use of a file is
+an *epoch*, with a greater number than all earlier ones. A segment begins with a page that identifies it:
 
     offset size  segment header, at 0 and again at 2048 (zeros: never used)
          0    4  magic          "QJSG"
@@ -13,20 +13,20 @@ one file is an *epoch*; epochs only grow. A segment begins with a page that tell
         24    8  first number   of the first group that is written in this epoch
         32   16  bookie         UUID
         48    8  incarnation    of the bookie
-        56    8  mark           as the epoch began: every group up to it is in the entry logs
+        56    8  mark           when the epoch began: every group up to this one was in the entry logs
 
-From 4096 on lie the *groups*, each at a multiple of 4096. A group is what one disk write makes durable:
+*Groups* start at 4096, each at a multiple of 4096. A group is the unit of one durable disk write:
 
     offset size  group header
          0    4  magic          "QJGR"
          4    4  crc            CRC32C, seeded with the salt, over bytes 8 .. length
-         8    4  length         in bytes, this header included, the padding to whole pages not
+         8    4  length         in bytes, including this header, without the padding to whole pages
         12    4  zero
-        16    8  epoch          the segment's
-        24    8  number         of the group; numbers rise by one, over all segments
+        16    8  epoch          of the segment
+        24    8  number         of the group; it increases by one from group to group, over all segments
         32       records, without gaps
 
-A record is a block as it is (`wire/block`, magic "QBLK"), or a *control* of 24 bytes:
+A record is an unchanged block (`wire/block`, magic "QBLK"), or a *control* of 24 bytes:
 
          0    4  magic          "QCTL"
          4    2  kind           1 fence, 2 explicit LAC, 3 tombstone
@@ -34,14 +34,15 @@ A record is a block as it is (`wire/block`, magic "QBLK"), or a *control* of 24 
          8    8  ledger
         16    8  value          signed: LAC or version of the tombstone, else 0
 
-All integers are big-endian. The salt makes sure that bytes which a client sent, or which an earlier epoch left
-behind, never pass for a group.
+All integers are big-endian. Because of the salt, bytes that a client sent, or that remain from an earlier epoch, are
+never valid as a group. (The [WAL of SQLite](https://www.sqlite.org/fileformat2.html#walformat) has salts for the same
+reason.)
 
-One group is written at a time, so only the last one can be half there. Hence the rule of replay: what is
-invalid with nothing valid of its epoch after it, and no later epoch that claims to follow it, is the *torn
-tail*: it was never answered, and is ignored. An invalid or missing group with a valid later one is *damage*: groups
-that were answered are gone. Then everything that is still valid is replayed, and the caller must put the bookie
-in limbo. The next epoch starts in another file, so a torn tail is never written over while it may be read.
+One group is written at a time, so only the last one can be incomplete. So a replay distinguishes two cases (rule 23).
+An invalid group is a *torn tail* if no valid group of its epoch follows, and no later epoch's first number is greater
+than the invalid group's number. A torn tail was never acknowledged, and is ignored. Any other invalid or missing group
+is *damage*, because acknowledged groups are lost. Then all valid groups are replayed, and the caller must put all
+ledgers in limbo. The next epoch begins in another file, so a torn tail is not overwritten while it may be read.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class ControlKind(IntEnum):
 
 
 class Control(NamedTuple):
-    """A change of a ledger that is not a block."""
+    """Change of a ledger's state that is not a block."""
 
     kind: ControlKind
     ledger_id: int
@@ -100,9 +101,9 @@ def encode_control(control: Control) -> bytes:
 
 
 def records(group: bytes) -> Iterator[tuple[block.BlockHeader, memoryview] | Control]:
-    """The records of a whole, valid group in order; blocks are views into `group`.
+    """Yield the records of a valid group in order; blocks are views into `group`.
 
-    Raises `BlockError` where no record begins: whoever wrote such a group was not this version, or broken.
+    Raises `BlockError` for an invalid record, from a faulty writer or one of another version.
     """
     view = memoryview(group)
     position, end = GROUP_HEADER_BYTES, len(group)
@@ -121,24 +122,25 @@ def _control_at(group: bytes, position: int) -> Control:
         _, kind, _, ledger_id, value = _CONTROL.unpack_from(group, position)
         return Control(ControlKind(kind), ledger_id, value)
     except (ValueError, StructError) as error:
-        raise BlockError(f"a journal group holds a control that cannot be read: {error}") from None
+        raise BlockError(f"a journal group contains an invalid control: {error}") from None
 
 
 # -- groups on their way to the disk ---------------------------------------------------------------------
 @dataclass(slots=True)
 class Group:
-    """Records that become durable together, and who waits for that."""
+    """Records that become durable together, and their callbacks."""
 
     number: int
     bytes: int = GROUP_HEADER_BYTES
     parts: list[Buffer] = field(default_factory=list)
     waiters: list[tuple[AddDone, Sequence[Status]]] = field(default_factory=list)
+    """Callbacks and their arguments. For a request over TCP, the callback is `done` in `server._Connection._begin`."""
 
 
 class GroupQueue:
-    """Gathers records into groups: one in flight, the rest in line.
+    """Queue of records in groups: one group in flight, the rest waiting.
 
-    A group takes all that waits, up to `bytes_max`, but never spans a `seal`: the memtable changes there.
+    A group contains all waiting records, up to `bytes_max`. `seal` ends a group, because another memtable begins there.
     """
 
     def __init__(self, next_number: int, bytes_max: int = JOURNAL_GROUP_BYTES_MAX) -> None:
@@ -148,12 +150,13 @@ class GroupQueue:
         self._next_number = next_number
         self._line: deque[Group] = deque()
         self._open: Group | None = None
-        """The newest group in line, while it may grow."""
+        """Last waiting group, while records may be added to it."""
 
     def append(
         self, parts: Sequence[Buffer], size_bytes: int, done: AddDone, statuses: Sequence[Status]
     ) -> None:
-        """Queue records that must not be parted; `done(statuses)` once they are durable."""
+        """Queue records that must stay in one group; `done(statuses)` is called once they are durable."""
+        assert parts and size_bytes <= self.bytes_max
         group = self._open
         if group is None or group.bytes + size_bytes > self.bytes_max:
             group = self._open = Group(self._next_number)
@@ -164,7 +167,7 @@ class GroupQueue:
         group.waiters.append((done, statuses))
 
     def barrier(self, done: AddDone, statuses: Sequence[Status]) -> bool:
-        """Let `done` wait for everything queued so far. False when there is nothing to wait for."""
+        """Call `done` when everything queued so far is durable; return False if nothing is queued or in flight."""
         group = self._line[-1] if self._line else self.in_flight
         if group is None:
             return False
@@ -172,21 +175,22 @@ class GroupQueue:
         return True
 
     def seal(self) -> int:
-        """Begin a new group with the next record; answer the number of the last group before it."""
+        """Close the open group, so that the next record begins a new one; return the last closed group's number."""
         self._open = None
         return self._next_number - 1
 
     def begin(self) -> Group | None:
-        """The next group to write; None when one is in flight or nothing waits."""
+        """Return the next group to write; None if a group is in flight or no group waits."""
         if self.in_flight is not None or not self._line:
             return None
         group = self.in_flight = self._line.popleft()
+        assert group.number == self.durable_number + 1, "groups are written in the order of their numbers"
         if group is self._open:
             self._open = None
         return group
 
     def written(self) -> Group:
-        """The group in flight is durable."""
+        """Complete the group in flight, which is durable now, and return it."""
         group = self.in_flight
         assert group is not None and group.number == self.durable_number + 1
         self.in_flight = None
@@ -194,7 +198,7 @@ class GroupQueue:
         return group
 
     def fail(self) -> list[Group]:
-        """The journal is dead: every group that will never be durable."""
+        """Remove and return all groups in flight or waiting, which cannot become durable after a failure."""
         groups = [self.in_flight] if self.in_flight is not None else []
         groups += self._line
         self._line.clear()
@@ -203,11 +207,12 @@ class GroupQueue:
 
 
 def encode_group(group: Group, header: SegmentHeader, put: Callable[[Buffer], int], view: memoryview) -> int:
-    """Write a group into page-aligned memory; answer its size in whole pages.
+    """Write a group into page-aligned memory; return its size in whole pages.
 
-    `put` appends to that memory, whose bytes `view` shows. What lies behind the group in its last page is left
-    as it is: the length says where to stop.
+    `put` appends bytes to the memory that `view` shows. The padding is not cleared, because a replay reads only the
+    group's length.
     """
+    assert group.bytes <= len(view)
     put(bytes(GROUP_HEADER_BYTES))
     for part in group.parts:
         put(part)
@@ -219,18 +224,23 @@ def encode_group(group: Group, header: SegmentHeader, put: Callable[[Buffer], in
 
 # -- segments and what a replay finds in them ------------------------------------------------------------
 class SegmentHeader(NamedTuple):
+    """First page of a segment in use; see the module."""
+
     epoch: int
     first_number: int
     salt: int
     bookie: bytes
     incarnation: int
     mark: int = 0
-    """Known to be passed when the epoch began. A file is written over only when the mark has passed what was in it,
-    so of the newest epoch this tells which numbers may be missing, even when the index, which has the mark, is lost."""
+    """Mark when the epoch began.
+
+    A file is overwritten only after the mark has passed all of its groups. So all groups after the newest epoch's mark
+    must exist, even if the index, which contains the current mark, is lost.
+    """
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The segment's first page."""
+    """Return the segment's first page."""
     checked = _SEGMENT.pack(
         VERSION,
         0,
@@ -247,13 +257,13 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 class BadSegment(NamedTuple):
-    """A first page that was written and can no longer be read."""
+    """Result of decoding a first page that was written but is invalid now."""
 
 
 def decode_segment_header(page: Buffer) -> SegmentHeader | BadSegment | None:
-    """What a segment's first page says; None when the file was never used.
+    """Decode a segment's first page; return None if the file was never used.
 
-    Of two valid copies the newer epoch holds: the page was torn while it was written over.
+    If both copies are valid but differ, overwriting the page was interrupted, and the copy with the newer epoch counts.
     """
     page = bytes(page)
     copies = [found for offset in (0, _SECOND_COPY) if (found := _decode_copy(page, offset)) is not None]
@@ -274,7 +284,7 @@ def _decode_copy(page: bytes, offset: int) -> SegmentHeader | None:
 
 
 class FoundGroup(NamedTuple):
-    """A valid group: its number and where in the segment it lies, padding excluded."""
+    """Valid group: its number and position in the segment, without padding."""
 
     number: int
     offset: int
@@ -282,9 +292,9 @@ class FoundGroup(NamedTuple):
 
 
 def scan_segment(image: memoryview, header: SegmentHeader) -> Iterator[FoundGroup]:
-    """Every valid group of the header's epoch in the segment's bytes, in order, over damage where there is some.
+    """Yield every valid group of the header's epoch in the segment's bytes, in order, even after damage.
 
-    A gap in the numbers is damage; `Chain` judges it.
+    `Chain` detects gaps in the numbers, which mean damage.
     """
     position, end = PAGE_BYTES, len(image)
     expected = header.first_number
@@ -311,30 +321,30 @@ def _group_at(image: memoryview, position: int, header: SegmentHeader) -> FoundG
 
 @dataclass(slots=True)
 class Chain:
-    """Follows the numbers of valid groups from the mark on and writes down what is missing.
+    """Check for missing groups after the mark, by the numbers of the valid groups.
 
-    Feed it `segment` and `group` in the order of epochs and offsets.
+    The caller calls `segment` and `group` in the order of epochs and offsets.
     """
 
     mark: int
     last_number: int = -1
     whole_to: int = -1
-    """The last group before which nothing is missing. A mark beyond it would hide the damage from the next replay."""
+    """Last group before which no group is missing. A greater mark would hide the damage from the next replay."""
     damage: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.last_number = self.whole_to = self.mark
 
     def segment(self, file: str, first_number: int) -> None:
-        """A later epoch begins: it claims that every number before `first_number` was written."""
+        """Begin the segment `file` of a later epoch. Its `first_number` proves that all earlier groups were written."""
         if first_number > self.last_number + 1:
             self._missing(first_number, file, 0)
 
     def group(self, file: str, found: FoundGroup, end_number: int | None) -> bool:
-        """True when the group is to be replayed: it lies behind the mark.
+        """Add a valid group; return whether it must be replayed, because it is after the mark.
 
-        `end_number` is where the next epoch begins. What is valid beyond it was once judged a torn tail and
-        never answered, and its numbers were given to others.
+        `end_number` is the first number of the next epoch. A group of this epoch with that number or a greater one
+        was a torn tail for an earlier replay: it was never acknowledged, and its number was reused.
         """
         if found.number <= self.last_number or (end_number is not None and found.number >= end_number):
             return False
@@ -346,7 +356,7 @@ class Chain:
         return True
 
     def may_matter(self, page: int, groups: Sequence[FoundGroup], end_number: int | None) -> bool:
-        """Whether a group behind the mark may have been on a page of a segment that cannot be read."""
+        """Return whether an unreadable page (at offset `page`) may have contained a group after the mark."""
         if any(found.offset > page and found.number <= self.mark + 1 for found in groups):
             return False
         is_whole = end_number is not None and bool(groups) and groups[-1].number + 1 >= end_number
@@ -363,9 +373,9 @@ class Chain:
 def segments_needed(
     headers: Sequence[tuple[str, SegmentHeader]], mark: int
 ) -> list[tuple[str, SegmentHeader]]:
-    """Of all used segments those that may hold groups behind the mark, by epoch.
+    """Return the used segments (file name, header) that may contain groups after the mark, sorted by epoch.
 
-    A segment whose successor begins at or before mark + 1 holds none. The newest is always needed.
+    If the next segment begins at or before group mark + 1, a segment contains none. The newest one is always needed.
     """
     ordered = sorted(headers, key=lambda item: item[1].epoch)
     return [

@@ -1,12 +1,13 @@
-"""The journal's replay: what the segments in its directory hold behind the mark, and what of it is damaged.
+"""Replay of the journal: finds the valid groups after the checkpoint mark, and damage.
 
-A replay may find its last group in a cache only: its process died, or heard of an error, before it was synced. So that
-group is written once more, durably, before anybody is told of what is in it. (Those before it were synced before it
-was begun.)
+A *group* is a batch of records that the journal writes and syncs together. The last group may be only in the page
+cache, if the process crashed or failed before the sync. So the replay writes that group again, and syncs it, before the
+bookie serves its blocks. (Earlier groups were synced before the last one was begun.)
 
-A page that cannot be read at a replay is damage, never a torn tail: what was on it may have been answered. Unless it
-lies before a group that begins where the mark is, or behind the last one before another epoch. A segment with such
-damage is set aside (`unreadable-…`), for the disk may have its good moments, and its bad ones.
+An unreadable page counts as damage, not as a torn tail, because groups on it may have been acknowledged. Two kinds of
+pages are exceptions: pages before a group whose number is at most mark + 1, and pages after the last group of an epoch
+that another epoch continues. A segment with such damage is renamed (`unreadable-…`) and kept, because a failing disk
+may be able to read it later.
 """
 
 from __future__ import annotations
@@ -36,10 +37,14 @@ _ASIDE: Final = "unreadable-"
 _READ_BYTES: Final = 8 * MIB
 
 Apply = Callable[[int, bytes], None]
+"""Callback for each replayed group, with a mark and the group's bytes; see `Journal.replay`."""
 
 
 class JournalReplay:
-    """One replay, into `apply` and the pool. `damage` says what is missing; empty after an ordinary stop or crash."""
+    """One replay of the journal. It passes the groups to `apply`, and adds the segments that it finds to the pool.
+
+    `damage` describes missing groups; it is empty after an ordinary stop or crash.
+    """
 
     def __init__(self, pool: SegmentPool, apply: Apply, *, durable: bool) -> None:
         self._pool = pool
@@ -54,7 +59,7 @@ class JournalReplay:
         self.damage: list[str] = []
 
     def run(self, mark: int, *, mark_is_lost: bool) -> None:
-        """See `Journal.replay`."""
+        """Replay the journal; see `Journal.replay`."""
         pool, disk = self._pool, self._disk
         used = self._find_segments()
         known = max((header.mark for _, header in used), default=0)
@@ -70,14 +75,16 @@ class JournalReplay:
         if index_mark < mark and not mark_is_lost:
             chain.whole_to = index_mark
             chain.damage.append(
-                f"the index is older than the journal in {disk.root}, which was flushed up to {mark}"
+                f"the index is older than the journal in {disk.root}, which was flushed up to group {mark}"
             )
         if not needed and mark > 0:
-            chain.damage.append(f"no segment of the journal in {disk.root} is left, but groups up to {mark}")
+            chain.damage.append(
+                f"the journal in {disk.root} has no segment, but groups up to {mark} were written"
+            )
         ends: list[int | None] = [header.first_number for _, header in needed[1:]]
         for (name, header), end_number in zip(needed, [*ends, None], strict=False):
             self._replay_segment(by_name[name], header, chain, end_number)
-        chain.damage += [f"{segment.name} in {disk.root} has lost its header" for segment in self._bad]
+        chain.damage += [f"{segment.name} in {disk.root} has an invalid header" for segment in self._bad]
         chain.damage += [f"{segment.name} in {disk.root} cannot be read" for segment in self._unreadable]
         self.damage, self.last_number = chain.damage, chain.last_number
 
@@ -103,7 +110,7 @@ class JournalReplay:
                     used.append((segment, header))
                 elif segment.size_bytes >= pool.segment_bytes:
                     pool.spares.append(segment)
-                else:  # its making was interrupted
+                else:  # its creation was interrupted
                     self._disk.remove(name)
         return used
 
@@ -139,7 +146,7 @@ class JournalReplay:
             segment.close()
 
     def _read_image(self, segment: Segment) -> tuple[memoryview, dict[int, str]]:
-        """All of the segment, and why some pages are zeros here, by their offsets: they cannot be read."""
+        """Return the segment's bytes, and the errors of unreadable pages by offset; such pages contain zeros."""
         image = memoryview(aligned_buffer(segment.size_bytes))
         unreadable: dict[int, str] = {}
         file = self._disk.open(segment.name)
@@ -152,9 +159,9 @@ class JournalReplay:
         return image, unreadable
 
     def forget_damage(self) -> None:
-        """Clear wrong headers, and set unreadable segments aside, never to be used again. Blocks.
+        """Clear invalid headers, so that their segments are reused; rename unreadable segments, which are not. Blocks.
 
-        Only after what they mean is recorded elsewhere, and what they hold is in the entry log.
+        Call it only after the damage is recorded elsewhere, and the replayed groups are in the entry log.
         """
         pool = self._pool
         for segment in self._bad:
@@ -162,7 +169,12 @@ class JournalReplay:
             segment.close()
         pool.spares += self._bad
         for segment in self._unreadable:
-            log.error("%s/%s is set aside as %s", self._disk.root, segment.name, _ASIDE + segment.name)
+            log.error(
+                "renaming unreadable journal segment %s/%s to %s",
+                self._disk.root,
+                segment.name,
+                _ASIDE + segment.name,
+            )
             self._disk.rename(segment.name, _ASIDE + segment.name)
         self._disk.sync_directory()
         pool.live = deque(live for live in pool.live if live not in self._unreadable)

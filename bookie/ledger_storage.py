@@ -1,10 +1,10 @@
-"""Where flushed blocks stay: the entry logs, the index that finds them, and the one thread that writes to both.
+"""Storage of flushed blocks: the entry logs, the index, and the one thread that writes to both.
 
-At a start the index is opened as it was left, or rebuilt from the entry logs where it cannot be trusted. It can be
-trusted when LMDB opens it, every page of it verifies, it has a mark, and every ledger's record can be read. A file
-named `index-is-damaged` beside the entry logs says otherwise, whatever the index looks like: damage that was met while
-the node ran, or a rebuilding that was not finished. It is removed (`clear_index_suspect`) when what the rebuilding lost
-is admitted and that is durable: a crash before would pass the new index off as one that knows all.
+At a start, the index is opened, or rebuilt from the entry logs if it is not trusted. It is trusted if LMDB opens it,
+its verification succeeds, it has a mark, and every ledger's record is valid. If a file `index-is-damaged` exists beside
+the entry logs, the index is not trusted in any case: damage was found while the node ran, or a rebuild was interrupted.
+The file is removed (`clear_index_suspect`) only after the losses of the rebuild are recorded durably, because an
+incomplete index looks valid after a crash.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ log = logging.getLogger(__name__)
 
 _LOGS_DIRECTORY: Final = "logs"
 DIRECTORIES: Final = (_LOGS_DIRECTORY, INDEX_DIRECTORY)
-"""Where files lie on the entries' disk; the journal's lie at its root."""
+"""Directories on the entries' disk; the journal's files are in its root."""
 
 INDEX_IS_DAMAGED: Final = "index-is-damaged"
+"""Marker file: the next start rebuilds the index."""
 
 
 class LedgerStorage:
-    """`worker` is the thread that appends and commits; any other may read. Opening blocks, and raises `DiskError`."""
+    """Entry logs and index. Only the thread `worker` appends and commits; any thread may read.
+
+    The constructor blocks, and raises `DiskError`.
+    """
 
     def __init__(
         self, disks: BookieDisks, identity: Identity, settings: BookieSettings, worker: Worker
     ) -> None:
         self.worker = worker
         self.was_rebuilt = False
-        """The index was: fences and tombstones are lost."""
+        """True if the index was rebuilt: fences and tombstones are lost."""
         self.lost_blocks = False
-        """Damage was met in the entry logs while the index was rebuilt."""
+        """True if damage was found in the entry logs during the rebuild."""
         self._disk = disks.entries
         self.logs = EntryLogs(
             disks.entries,
@@ -68,32 +72,32 @@ class LedgerStorage:
             return index
         if not self._disk.exists(INDEX_IS_DAMAGED) and (whole := _whole(disks)) is not None:
             return whole
-        log.error("the index in %s is lost; it is rebuilt from the entry logs", self._disk.root)
+        log.error("the index in %s is damaged or missing; rebuilding it from the entry logs", self._disk.root)
         self.mark_index_suspect("it is being rebuilt")
         disks.index.discard()
         index = disks.index.open()
         rebuilt = rebuild(self.logs, index)
-        log.warning("the index was rebuilt: %d runs, %d damaged places", rebuilt.rows, len(rebuilt.damage))
+        log.warning("rebuilt the index: %d runs, %d damaged places", rebuilt.rows, len(rebuilt.damage))
         self.was_rebuilt, self.lost_blocks = True, bool(rebuilt.damage)
         return index
 
     def close(self) -> None:
-        """Nothing may be called afterwards."""
+        """Close index and logs; no method may be called afterwards."""
         self.index.close()
         self.logs.close()
 
     def mark_index_suspect(self, why: str) -> None:
-        """Have the next start rebuild the index."""
+        """Create the marker file, so that the next start rebuilds the index."""
         self._disk.write_bytes(INDEX_IS_DAMAGED, why.encode())
 
     def clear_index_suspect(self) -> None:
-        """The rebuilt index knows, durably, what it may have lost."""
+        """Remove the marker file, after the rebuilt index contains durable records of all possible losses."""
         self._disk.remove(INDEX_IS_DAMAGED)
         self._disk.sync_directory()
 
 
 def _whole(disks: BookieDisks) -> Index | None:
-    """The index as it was left; None when not all of it can be trusted."""
+    """Open the existing index; return None if it is not trusted."""
     try:
         index = disks.index.open()
     except (CorruptionError, DiskError) as error:

@@ -1,12 +1,12 @@
-"""What a bookie knows of each ledger beside its blocks: fence, limbo, tombstone, LAC.
+"""State of each ledger on a bookie, beside its blocks: fence, limbo, tombstone, LAC.
 
-    fenced      another writer took over: only blocks with the recovery flag are taken (rules 9, 10)
-    limbo       blocks of it may have been lost here: absence can no longer be proven (rules 17, 19)
-    tombstone   it was deleted, and never comes back (rule 20); fences, too
-    LAC         the greatest last-add-confirmed that any block or explicit write said
+    fenced      another writer took over: only blocks with the recovery flag are accepted (rules 9, 10)
+    limbo       blocks may be lost here, so this bookie never answers that an entry is absent (rules 17, 19)
+    tombstone   the ledger was deleted permanently (rule 20); also fenced
+    LAC         greatest last-add-confirmed in any block or explicit write
 
-All this is journalled or derived from what is, and each checkpoint commits it with the index (rule 21), as this
-record:
+All of this state is journalled, or derived from journalled records. Each checkpoint commits it to the index (rule 21),
+as this record:
 
     offset size
          0    1  version        1
@@ -38,9 +38,9 @@ assert RECORD_BYTES == 38
 
 
 class LedgerState:
-    """One ledger. `last_entry` and `size_bytes` count all blocks, those with `flushed_` what is in the entry log.
+    """State of one ledger. `last_entry` includes blocks in memory; the `flushed_` values only those in the entry log.
 
-    `is_closed_to_writers` is the one test that the hot path makes: fenced, or a tombstone is here.
+    `is_closed_to_writers` is true if the ledger is fenced or has a tombstone, so the hot path checks only this.
     """
 
     __slots__ = (
@@ -71,21 +71,24 @@ class LedgerState:
         return self.tombstone_version is not None
 
     def fence(self) -> None:
+        """Accept only blocks with the recovery flag from now on."""
         self.is_fenced = True
         self.is_closed_to_writers = True
 
     def lay_tombstone(self, version: int) -> None:
-        """Lay the tombstone."""
+        """Mark the ledger as deleted; `version` is the version of its metadata record in DELETING."""
         self.fence()
         self.tombstone_version = version
 
     def put_in_limbo(self) -> None:
-        """Blocks may be lost: fence, and never again deny that an entry exists."""
+        """Fence the ledger; never answer again that an entry is absent, because blocks of the ledger may be lost."""
         self.fence()
         self.is_limbo = True
 
     def encode(self) -> bytes:
         deleted = self.tombstone_version is not None
+        assert self.is_closed_to_writers or not self.is_fenced
+        assert self.lac >= -1 and self.flushed_last_entry >= -1 and self.flushed_bytes >= 0
         flags = _FENCED * self.is_fenced | _LIMBO * self.is_limbo | _TOMBSTONE * deleted
         version = self.tombstone_version if self.tombstone_version is not None else -1
         fields = _RECORD.pack(_VERSION, flags, self.lac, self.flushed_last_entry, self.flushed_bytes, version)
@@ -93,7 +96,7 @@ class LedgerState:
 
 
 def decode(ledger_id: int, record: bytes) -> LedgerState:
-    """The state as it was at the checkpoint. Raises `CorruptionError`."""
+    """Return the ledger's state from its record in the index, as of the last checkpoint. Raises `CorruptionError`."""
     fields, crc = record[: _RECORD.size], record[_RECORD.size :]
     if len(record) != RECORD_BYTES or _CRC.unpack(crc)[0] != crc32c(fields) or fields[0] != _VERSION:
         raise CorruptionError(f"the index's record of ledger {ledger_id} is damaged")

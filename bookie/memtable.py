@@ -1,11 +1,11 @@
-"""The memtable: blocks that are in the journal (or on their way) and not yet in the entry log.
+"""Memtable: blocks that are in the journal, or queued for it, and not yet in the entry log.
 
-There are two, one that takes blocks (active) and one that is being flushed (frozen). A memtable is a plain
-sorted map from (ledger, first entry) to the block, and holds references, never copies. A writer's blocks come
-in order, so adding one is an append; only recovery fills gaps. Which entries a block has is asked of the block, by the
-few who read here.
+There are two memtables: the active one accepts blocks, the frozen one is being flushed. A memtable is a plain sorted
+map from (ledger, first entry) to the block. It holds references, never copies. A writer's blocks arrive in order, so an
+add is an append; only recovery and repair fill gaps. The few functions that need a block's entry ids read them from its
+header.
 
-Two blocks of a memtable never overlap: the storage asks `overlapping` first.
+Two blocks of a memtable never overlap: the caller checks `overlapping` first.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def _last_entry(block: Buffer) -> int:
 
 
 class LedgerBlocks:
-    """The blocks of one ledger, in order."""
+    """Blocks of one ledger in a memtable, in order of entries."""
 
     __slots__ = ("blocks", "last_entry")
 
     def __init__(self) -> None:
         self.blocks: list[Buffer] = []
         self.last_entry = -1
-        """Of the last block."""
+        """Last entry of the last block."""
 
     @property
     def size_bytes(self) -> int:
         return sum(map(len, self.blocks))
 
     def insert(self, first_entry: int, block: Buffer) -> None:
-        """Add a block that is not the last."""
+        """Insert a block whose entries precede those of the last block."""
         self.blocks.insert(bisect_left(self.blocks, first_entry, key=_first_entry), block)
 
     def place_of(self, entry_id: int) -> int:
-        """Index of the block that contains the entry, or -1."""
+        """Return the index in `blocks` of the block that contains the entry; -1 if no block does."""
         place = bisect_right(self.blocks, entry_id, key=_first_entry) - 1
         return place if place >= 0 and _last_entry(self.blocks[place]) >= entry_id else -1
 
     def overlapping(self, first_entry: int, last_entry: int) -> Buffer | None:
-        """Some block that holds an entry of the range."""
+        """Return the first block that contains an entry from `first_entry` to `last_entry`, if any."""
         place = bisect_left(self.blocks, first_entry, key=_last_entry)
         if place < len(self.blocks) and _first_entry(self.blocks[place]) <= last_entry:
             return self.blocks[place]
@@ -58,7 +58,7 @@ class LedgerBlocks:
 
 
 class Memtable:
-    """`size_bytes` is the sum of the blocks' lengths."""
+    """Blocks by ledger; `size_bytes` is the sum of their lengths."""
 
     __slots__ = ("ledgers", "size_bytes")
 
@@ -72,26 +72,27 @@ class Memtable:
             found = self.ledgers[ledger_id] = LedgerBlocks()
         self.size_bytes += len(block)
         if first_entry <= found.last_entry:
+            assert found.overlapping(first_entry, last_entry) is None, "an entry would have two blocks"
             found.insert(first_entry, block)
             return
         found.last_entry = last_entry
         found.blocks.append(block)
 
     def overlapping(self, ledger_id: int, first_entry: int, last_entry: int) -> Buffer | None:
-        """Some block of the ledger that holds an entry of the range, or None."""
+        """Return the first block of the ledger that contains an entry from `first_entry` to `last_entry`, if any."""
         found = self.ledgers.get(ledger_id)
         return found.overlapping(first_entry, last_entry) if found is not None else None
 
     def runs(self) -> Iterator[tuple[int, list[Buffer]]]:
-        """(ledger, its blocks in order) by ledger: the order in which they are flushed."""
+        """Yield (ledger id, its blocks in order), sorted by ledger, as a flush needs them."""
         for ledger_id in sorted(self.ledgers):
             yield ledger_id, self.ledgers[ledger_id].blocks
 
 
 def read(tables: tuple[Memtable, ...], ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
-    """Whole blocks from the one that contains `first_entry`, up to the first gap or `bytes_max`; one at least.
+    """Return contiguous blocks from the one that contains `first_entry` on; [] if no table has that entry.
 
-    The tables are looked at as one: a ledger's blocks may lie in both.
+    At least one block is returned, then as many as fit into `bytes_max`. A ledger's blocks may be in both tables.
     """
     here = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
     blocks: list[Buffer] = []
@@ -115,7 +116,7 @@ def read(tables: tuple[Memtable, ...], ledger_id: int, first_entry: int, bytes_m
 
 
 def spans(tables: tuple[Memtable, ...], ledger_id: int) -> list[tuple[int, int]]:
-    """First and last entry of each block of a ledger, in order."""
+    """Return first and last entry of each block of a ledger, in order."""
     here = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
     return sorted((_first_entry(block), _last_entry(block)) for found in here for block in found.blocks)
 
@@ -123,7 +124,10 @@ def spans(tables: tuple[Memtable, ...], ledger_id: int) -> list[tuple[int, int]]
 def find_time(
     tables: tuple[Memtable, ...], ledger_id: int, time_ms: int, clock_of: Callable[[Buffer], int]
 ) -> int | None:
-    """First entry of the first block whose clock is `time_ms` or later. A ledger's clock never goes back."""
+    """Return the first entry of the first block with a clock of `time_ms` or later; None if there is no such block.
+
+    The clocks of a ledger's blocks never decrease.
+    """
     entries: list[int] = []
     for table in tables:
         found = table.ledgers.get(ledger_id)

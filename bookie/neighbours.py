@@ -1,7 +1,7 @@
-"""What intake and requests ask of the parts around them, of which there are two kinds.
+"""Interfaces that `intake` and `requests` use, each with two implementations.
 
-A node on disks is `bookie.storage`; one whose journal and entry logs are objects is `wal.storage`. Both judge blocks
-by the same `intake`, keep them in the same memtables and answer by the same `requests`.
+`bookie.storage` is the node with disks; `wal.storage` is the node with journal and entry logs in an object store. Both
+use the same `intake` to check blocks, the same memtables, and the same `requests` to answer requests.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from quire.wire.bookie import (
 )
 
 CompareDone = Callable[[Status], None]
+"""Callback with the result of a comparison."""
 
 
 class Identified(Protocol):
+    """Identity of a node."""
+
     @property
     def bookie_id(self) -> BookieId: ...
 
 
 class Spanning(Protocol):
-    """Blocks of one ledger that lie together, without a gap."""
+    """Range of entries of adjacent blocks of one ledger, without a gap."""
 
     @property
     def first_entry(self) -> int: ...
@@ -42,38 +45,44 @@ class Spanning(Protocol):
 
 
 class Runs(Protocol):
-    """Where flushed blocks are."""
+    """Index of flushed blocks."""
 
     def rows(self, ledger_id: int, from_entry: int, limit: int) -> Sequence[Spanning]:
-        """At most `limit` in order, from the one that holds `from_entry` or the next one after it."""
+        """Return at most `limit` runs in order, from the one that contains `from_entry` or the next one after it."""
         ...
 
 
 class Journaling(Protocol):
-    """Whatever makes blocks durable, in the order in which they come."""
+    """Journal that makes records durable, in the order of calls.
+
+    Implemented by `journal.Journal` on a disk, and by `wal.object_journal.ObjectJournal` on an object store.
+    """
 
     @property
     def failure(self) -> QuireError | None:
-        """Why nothing is acknowledged any more."""
+        """Error that ended the journal; None while it acknowledges records."""
         ...
 
     def append(
         self, parts: Sequence[Buffer], size_bytes: int, done: AddDone, statuses: Sequence[Status]
     ) -> None:
-        """Queue blocks that belong together; `done(statuses)` on the loop when all are durable, never within."""
+        """Queue blocks of one request; call `done(statuses)` on the event loop when all are durable.
+
+        `done` is never called before this method returns.
+        """
         ...
 
     def control(self, control: Control, done: AddDone) -> None:
-        """Queue a change of a ledger; `done(OK)` when it, and everything appended before, is durable."""
+        """Queue a change of a ledger's state; call `done(OK)` when it, and everything appended before, is durable."""
         ...
 
     def barrier(self, done: AddDone, statuses: Sequence[Status]) -> None:
-        """`done(statuses)` when everything appended before is durable."""
+        """Call `done(statuses)` when everything appended before is durable."""
         ...
 
 
 class Standing(Protocol):
-    """What is wrong with the node, and so which blocks it takes; see `bookie.health`."""
+    """Health of the node, and which blocks it accepts; see `bookie.health`."""
 
     failure: str
     is_read_only: bool
@@ -86,10 +95,10 @@ class Standing(Protocol):
 
 
 class Flushing(Protocol):
-    """Brings blocks from the memtable to where they stay."""
+    """Flush of blocks from the memtable to their storage."""
 
     is_awaited: bool
-    """A ledger counts as flushed only when this has its blocks; otherwise the journal is enough."""
+    """True if a ledger counts as flushed only when its blocks are in the storage; false if the journal is enough."""
 
     def on_flushed(self, callback: Callable[[], None]) -> None: ...
 
@@ -101,7 +110,7 @@ class Flushing(Protocol):
 
 
 class Reading(Protocol):
-    """What was taken, wherever it lies; see `bookie.reads`."""
+    """Reads of accepted blocks, from memory or storage; see `bookie.reads`."""
 
     def forget(self, ledger_id: int) -> None: ...
 

@@ -1,26 +1,23 @@
-"""Reads from the entry logs: one lookup, one direct read, and what was read is kept for the next reader.
+"""Reads from the entry logs, with an LRU cache of chunks. A chunk is the result of one direct read.
 
-A read wants whole blocks of one ledger from an entry on. The index says where the runs lie; runs that lie
-together in one log (a checkpoint writes a ledger's blocks side by side) are fetched by one direct read, a
-*chunk*: 256 KiB for a lone reader, 1 MiB and read-ahead for one that goes on where it stopped. Every block is
-verified once, when its chunk arrives; answers are views into chunks, so a cached answer costs no copy and no
-checksum.
+A read returns whole blocks of one ledger from an entry on. The index has the positions of runs. Adjacent runs in one
+log (a checkpoint writes a ledger's blocks side by side) are fetched as one chunk: 256 KiB for a single read, 1 MiB and
+read-ahead for a sequential reader. Every block is verified once, when its chunk is read. The returned blocks are views
+into chunks, so a cached block costs no copy and no checksum.
 
-Chunks are kept up to `cache_bytes`, the least recently used goes first. Memory that was touched once is worth
-keeping: fresh pages cost 0.4 s of CPU per GiB, more than read and checksum together. So a chunk's buffer is used
-again when nobody holds a view into it any more, which `mmap.resize` to its own size tells (it refuses while
-there are views).
+Up to `cache_bytes` of chunks are kept; beyond that, the least recently used one is evicted. The memory of evicted
+chunks is reused, because new pages cost 0.4 s of CPU per GiB, more than read and checksum together. A chunk's buffer is
+reused when no view into it exists (`_is_free`).
 
-`peek` answers from the cache alone and is for the event loop; `read` may go to disk and is for helper threads, any
-number of them. Its lock is its own and never held over a read; nothing here waits for the journal.
+The event loop calls `peek`, which reads only the cache. Any number of helper threads call `read`, which may read the
+disk. The lock is internal and never held during a disk read; nothing here waits for the journal.
 
-Reading ahead is left to the caller's helper thread: when an answer is on its way and `wants_ahead`, the same
-thread goes on with `read_ahead` while the answer travels. Another thread for it would cost more in wake-ups (0.3 s of
-CPU per GiB) than it gains.
+Read-ahead runs on the caller's helper thread: if `wants_ahead` is true after a response was sent, the thread calls
+`read_ahead`. A separate thread would cost more in wake-ups (0.3 s of CPU per GiB) than it saves.
 
-Errors: a block that is not what the index says is `CorruptionError` with file and offset, one on a page that cannot be
-read `DiskError`; its neighbours in the chunk are none the worse. An entry that the index does not know ends the answer;
-only the caller, who knows the memtable as well, can tell what that means.
+Errors: a block that does not match the index causes a `CorruptionError` with file and offset, a block on an unreadable
+page a `DiskError`; its neighbours in the chunk stay valid. An entry that is not in the index ends the result. Only the
+caller, which also has the memtable, can decide whether the entry exists.
 """
 
 from __future__ import annotations
@@ -46,27 +43,32 @@ from quire.runtime.limits import (
 from quire.wire.block import HEADER_BYTES, BlockError, Buffer, read_header, verify
 
 _GAP_BYTES_MAX: Final = 32 * KIB
-"""Runs of other ledgers or padding that are read over rather than around."""
+"""Maximum gap in bytes between two runs that one read covers; the gap contains other ledgers' runs, or padding."""
 
 _ROWS: Final = (8, 128)
-"""How many rows to look up at first, and when the chunk takes all of those."""
+"""Maximum number of rows of the first lookup, and of a second lookup if all rows of the first one fit into the chunk.
+"""
 _READERS_MAX: Final = 10_000
-"""Readers whose next entry is remembered, to tell the sequential ones."""
+"""Maximum number of readers whose next entry is remembered, to detect sequential reads."""
 
 _SLACK_BYTES: Final = 32 * KIB
-"""What a chunk may have more: headers and padding, so that runs of exactly 256 KiB of entries make whole chunks."""
+"""Additional space of a chunk for headers and padding, so that a run of 256 KiB of entries fits into one chunk."""
 
 _BUFFER_SIZES: Final = tuple(
     size + _SLACK_BYTES + 2 * PAGE_BYTES for size in (READ_CHUNK_BYTES_MIN, READ_CHUNK_BYTES_MAX)
 )
 _WORTH_KEEPING: Final = READ_CHUNK_BYTES_MIN // 2
+"""Minimum size in bytes of a buffer for reuse; smaller ones are cheap to allocate."""
 _BUFFERS_MAX: Final = 16
+"""Maximum number of released buffers of each size that are kept for reuse."""
 _TRIES: Final = 4
+"""Maximum number of released buffers that are tested for views before a new one is allocated."""
 _RETRIES: Final = 8
+"""Maximum number of lookups of a run that compaction keeps moving."""
 
 
 class BlockReader:
-    """Reads of blocks that are in the entry logs."""
+    """Reader of blocks in the entry logs, with a cache."""
 
     def __init__(self, index: Index, logs: EntryLogs, *, cache_bytes: int = READ_CACHE_BYTES) -> None:
         self._index = index
@@ -76,15 +78,16 @@ class BlockReader:
         self._chunks: dict[int, list[Chunk]] = {}
         self._recent: OrderedDict[Chunk, None] = OrderedDict()
         self._bytes = 0
-        self._buffers = _Buffers()
+        self.buffers = _Buffers()
         self._expected: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._ahead: OrderedDict[int, int] = OrderedDict()
         self.hits = self.misses = 0
 
     def read(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Whole verified blocks in order, from the one with `first_entry`, up to `bytes_max` (but one at least).
+        """Return whole verified blocks in order, from the one that contains `first_entry`. May block.
 
-        Ends before the first entry that the index does not know; empty when that is `first_entry`. May block.
+        At least one block is returned, then as many as fit into `bytes_max`. The result ends before the first entry
+        that is not in the index, so it is empty if `first_entry` is not in the index.
         """
         sequential = self._is_sequential(ledger_id, first_entry)
         chunk_bytes = READ_CHUNK_BYTES_MAX if sequential else READ_CHUNK_BYTES_MIN
@@ -96,7 +99,7 @@ class BlockReader:
                     chunk = self._fetch(ledger_id, answer.next_entry, chunk_bytes)
                 except QuireError:
                     if answer.blocks:
-                        break  # what is there is good; the next read meets the damage and says so
+                        break  # the blocks read so far are valid; the next read reports the damage
                     raise
             if chunk is None:
                 break
@@ -105,7 +108,7 @@ class BlockReader:
         return answer.blocks
 
     def peek(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Like `read`, as far as the cache goes; empty when it does not hold the first block. Never blocks."""
+        """Read like `read`, from the cache only; empty if it does not contain the first block. Never blocks."""
         answer = _Answer(first_entry, bytes_max)
         while not answer.is_full and (chunk := self._cached(ledger_id, answer.next_entry)) is not None:
             answer.take(chunk)
@@ -113,18 +116,21 @@ class BlockReader:
         return answer.blocks
 
     def forget(self, ledger_id: int) -> None:
-        """Drop what is cached of a deleted ledger."""
+        """Evict the chunks of a deleted ledger."""
         with self._lock:
             self._ahead.pop(ledger_id, None)
             for chunk in list(self._chunks.get(ledger_id, ())):
                 self._drop(chunk)
 
     def wants_ahead(self, ledger_id: int) -> bool:
-        """Whether `read_ahead` has something to do: a sequential reader will soon need what is not cached."""
+        """Return whether a sequential reader of the ledger will soon need a chunk that is not cached."""
         return ledger_id in self._ahead
 
     def read_ahead(self, ledger_id: int) -> None:
-        """Fetch the chunk that the ledger's sequential reader needs next. May block; errors are left to `read`."""
+        """Fetch the chunk that the ledger's sequential reader needs next. May block.
+
+        Errors are ignored here, because a later `read` raises them.
+        """
         entry = self._ahead.pop(ledger_id, None)
         if entry is not None and self._cached(ledger_id, entry) is None:
             with suppress(QuireError):
@@ -132,13 +138,8 @@ class BlockReader:
 
     @property
     def cached_bytes(self) -> int:
-        """Memory that cached chunks take."""
+        """Memory of cached chunks."""
         return self._bytes
-
-    @property
-    def buffers_made(self) -> int:
-        """How often fresh memory was taken; grows slowly when memory is used again."""
-        return self._buffers.made
 
     # -- sequential readers ------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class BlockReader:
         return (ledger_id, first_entry) in self._expected
 
     def _finish(self, ledger_id: int, answer: _Answer, sequential: bool) -> None:
-        """Remember where the reader will go on, and what it will need that is not here."""
+        """Record the reader's next entry, and the entry at which read-ahead begins for a sequential reader."""
         if not answer.blocks:
             return
         with self._lock:
@@ -196,16 +197,17 @@ class BlockReader:
     def _drop(self, chunk: Chunk) -> None:
         del self._recent[chunk]
         self._bytes -= chunk.size_bytes
+        assert self._bytes >= 0
         chunks = self._chunks[chunk.ledger_id]
         chunks.remove(chunk)
         if not chunks:
             del self._chunks[chunk.ledger_id]
-        self._buffers.give(chunk.buffer)
+        self.buffers.give(chunk.buffer)
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def _fetch(self, ledger_id: int, entry: int, chunk_bytes: int) -> Chunk | None:
-        """The chunk that begins with the run of `entry`, from disk; it is cached from now on."""
+        """Read the chunk that begins with the run of `entry`, and cache it."""
         chunk = self._load(ledger_id, entry, chunk_bytes)
         if chunk is not None:
             self._keep(chunk)
@@ -219,11 +221,11 @@ class BlockReader:
             try:
                 return self._read_rows(rows, entry)
             except LogFreed:
-                continue  # compacted between lookup and read: the index knows the new place
-        raise LogFreed(f"the entry logs of ledger {ledger_id} change faster than they can be read")
+                continue  # compacted between lookup and read: the index has the new position
+        raise LogFreed(f"the entry logs of ledger {ledger_id} change faster than they can be read; try again")
 
     def _look_up(self, ledger_id: int, entry: int, chunk_bytes: int) -> list[IndexRow]:
-        """The rows of a chunk that begins with `entry`; many are asked for only where they are small."""
+        """Return the rows of the chunk that begins with the run of `entry`; a second lookup finds more small rows."""
         for limit in _ROWS:
             rows = _side_by_side(self._index.rows(ledger_id, entry, limit), entry, chunk_bytes)
             if len(rows) < limit:
@@ -231,17 +233,17 @@ class BlockReader:
         return rows
 
     def _read_rows(self, rows: list[IndexRow], entry: int) -> Chunk:
-        """One direct read of all the rows; their blocks verified."""
+        """Read all rows by one direct read, and verify their blocks."""
         start, log_id = rows[0].offset, rows[0].log_id
         length = rows[-1].offset + rows[-1].length - start
-        chunk = Chunk(rows[0].ledger_id, self._buffers.take(pages_up(start % PAGE_BYTES + length)))
+        chunk = Chunk(rows[0].ledger_id, self.buffers.take(pages_up(start % PAGE_BYTES + length)))
         found = self._logs.salvage_into(chunk.buffer, log_id, start, length)
         for row in rows:
             try:
                 _add_blocks(chunk, found.run[row.offset - start :][: row.length], row, entry)
             except _Damage as damage:
                 if chunk.last_entry >= entry:
-                    break  # the blocks before it are good; who wants this one will hear of it
+                    break  # the blocks before the damaged one are valid; a read of the damaged one raises the error
                 begin = row.offset - start + damage.offset
                 end = begin + damage.length
                 raise found.error(str(damage), self._logs.file_name(log_id), begin, end) from damage
@@ -249,7 +251,7 @@ class BlockReader:
 
 
 class Chunk:
-    """Verified blocks of one ledger, in entries without a gap, and the memory that they lie in."""
+    """Verified blocks of one ledger, without a gap, and the buffer that contains them."""
 
     __slots__ = ("blocks", "buffer", "first_entries", "last_entry", "ledger_id", "size_bytes")
 
@@ -266,7 +268,7 @@ class Chunk:
 
 
 class _Answer:
-    """The blocks gathered for one read, and where it goes on."""
+    """Blocks collected for one read, and the entry after them."""
 
     def __init__(self, first_entry: int, bytes_max: int) -> None:
         self.blocks: list[Buffer] = []
@@ -275,7 +277,7 @@ class _Answer:
         self._bytes_left = bytes_max
 
     def take(self, chunk: Chunk) -> None:
-        """Add blocks of the chunk, from the one with `next_entry`, while they fit."""
+        """Add the chunk's blocks, from the one that contains `next_entry`, while they fit into `bytes_max`."""
         for place in range(bisect_right(chunk.first_entries, self.next_entry) - 1, len(chunk.blocks)):
             block = chunk.blocks[place]
             self._bytes_left -= len(block)
@@ -289,7 +291,7 @@ class _Answer:
 
 
 class _Damage(Exception):
-    """A block is not what it should be; `offset` counts from the start of its run. Never leaves this file."""
+    """Raised for an invalid block; `offset` counts from the start of its run. Internal to this file."""
 
     def __init__(self, what: str, offset: int, length: int = HEADER_BYTES) -> None:
         super().__init__(what)
@@ -298,14 +300,14 @@ class _Damage(Exception):
 
 
 class _Buffers:
-    """Aligned memory for chunks, used again when nobody looks at it any more."""
+    """Pool of aligned buffers for chunks. A buffer is reused when no view into it exists any more."""
 
     def __init__(self) -> None:
         self._given = {size: deque[mmap](maxlen=_BUFFERS_MAX) for size in _BUFFER_SIZES}
         self.made = 0
 
     def take(self, size_bytes: int) -> mmap:
-        """A buffer of at least so many bytes; its content is arbitrary."""
+        """Return an aligned buffer of at least this size, reused if possible. Its content is arbitrary."""
         used = None
         for size in _BUFFER_SIZES:
             if _WORTH_KEEPING <= size_bytes <= size:
@@ -317,7 +319,7 @@ class _Buffers:
         return aligned_buffer(size_bytes)
 
     def give(self, buffer: mmap) -> None:
-        """Take a buffer back; views into it may still be out."""
+        """Release a buffer; views into it may still exist."""
         given = self._given.get(len(buffer))
         if given is not None:
             given.append(buffer)
@@ -336,7 +338,10 @@ class _Buffers:
 
 
 def _is_free(buffer: mmap) -> bool:
-    """Whether no view into the buffer exists: only then does it let itself be resized, here to what it is."""
+    """Return whether no view into the buffer exists.
+
+    mmap refuses to resize a buffer that has views, so this function tries to resize it to its current size.
+    """
     try:
         buffer.resize(len(buffer))
     except (BufferError, SystemError, OSError):
@@ -345,7 +350,7 @@ def _is_free(buffer: mmap) -> bool:
 
 
 def _side_by_side(rows: Sequence[IndexRow], entry: int, chunk_bytes: int) -> list[IndexRow]:
-    """The first rows that one read of `chunk_bytes` can fetch; none when the first does not hold `entry`."""
+    """Return the leading rows that one read of `chunk_bytes` can fetch; [] if the first row lacks `entry`."""
     if not rows or rows[0].first_entry > entry:
         return []
     first = last = rows[0]
@@ -365,9 +370,9 @@ def _side_by_side(rows: Sequence[IndexRow], entry: int, chunk_bytes: int) -> lis
 
 
 def _add_blocks(chunk: Chunk, run: memoryview, row: IndexRow, entry: int) -> None:
-    """Verify the blocks of one run and add them; `_Damage` at the first that is wrong.
+    """Verify the blocks of one run, and add them to the chunk. Raises `_Damage` at the first invalid block.
 
-    A damaged block before the one with `entry` is passed over while its header still says where it ends.
+    A damaged block before the block that contains `entry` is skipped if its header is valid.
     """
     at, expected = 0, row.first_entry
     while at < row.length:
@@ -383,7 +388,7 @@ def _add_blocks(chunk: Chunk, run: memoryview, row: IndexRow, entry: int) -> Non
                 raise _Damage(str(error), at, header.length) from error
             good = False
         if header.ledger_id != row.ledger_id or header.first_entry != expected:
-            raise _Damage(f"ledger {row.ledger_id}, entry {expected} is not where the index says", at)
+            raise _Damage(f"ledger {row.ledger_id}, entry {expected} is not at the position in the index", at)
         if good:
             chunk.blocks.append(run[at : at + header.length])
             chunk.first_entries.append(header.first_entry)

@@ -1,17 +1,17 @@
-"""The way out of a bookie: what readers, recoveries and scrubs ask, and how an answer of absence is chosen.
+"""Reads of blocks from memory and disk, for readers, recoveries and scrubs, and the status of absent entries.
 
-    memtables → the reader's cache → index and one direct read on the ledger's thread
+    memtables → read cache → index and one direct read on the ledger's thread
 
-| what is asked for is | answer |
+| the entry is | answer |
 |---|---|
-| there | the blocks |
-| of a ledger with a tombstone, also one laid while the disk was read | DELETED |
-| not there, and blocks may have been lost since the asker's incarnation of this bookie | LIMBO |
-| not there, of a ledger with a record | NO_SUCH_ENTRY |
-| not there, of a ledger never heard of | NO_SUCH_LEDGER |
-| unreadable | IO_ERROR, reported to `Health`; never one of absence |
+| found | the blocks |
+| of a ledger with a tombstone, even one written during the read | DELETED |
+| not found, and blocks may have been lost since the requested incarnation of this bookie | LIMBO |
+| not found, of a ledger that this bookie knows | NO_SUCH_ENTRY |
+| not found, of a ledger that this bookie does not know | NO_SUCH_LEDGER |
+| unreadable | IO_ERROR, reported to `Health`; it does not count as absent |
 
-One ledger's reads stay on one thread: it is one sequential reader, whose cache and read-ahead need no lock.
+All disk reads of one ledger run on the same thread, one after another.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from quire.wire.bookie import (
 
 
 class Reads:
-    """Whether a request is for this bookie at all was asked before. `loss` is the reason for an answer of limbo."""
+    """Reads for requests that name this bookie. `loss` is the error text of LIMBO responses."""
 
     def __init__(
         self,
@@ -70,15 +70,18 @@ class Reads:
         self.blocks = BlockReader(storage.index, storage.logs, cache_bytes=cache_bytes)
         self._clock = clock
         self.read_s = Histogram()
-        """How long each read of blocks took, from memory or disk."""
+        """Duration of each read of blocks from memory or disk, in seconds."""
 
     def forget(self, ledger_id: int) -> None:
-        """Of a deleted ledger nothing is kept in memory."""
+        """Drop a deleted ledger's blocks from memory."""
         self.blocks.forget(ledger_id)
 
     # -- blocks ------------------------------------------------------------------------------------------
     async def read(self, request: ReadRequest) -> ReadResponse:
-        """What this bookie has from the entry on; it was fenced before, if that was asked for."""
+        """Return the blocks from the requested entry on.
+
+        The caller must make a requested fence durable before this call.
+        """
         state = self._cache.ledgers.get(request.ledger_id)
         if state is None:
             return self._nothing(self._never_heard(request))
@@ -105,7 +108,7 @@ class Reads:
         return Status.LIMBO if lossy else Status.NO_SUCH_LEDGER
 
     def _absent(self, state: LedgerState, asked: BookieId) -> Status:
-        if state.tombstone_version is not None:  # laid while the disk was read
+        if state.tombstone_version is not None:  # written while the disk was read
             return Status.DELETED
         lossy = state.is_limbo or asked.incarnation < self._identity.lossy_before
         return Status.LIMBO if lossy else Status.NO_SUCH_ENTRY
@@ -118,7 +121,7 @@ class Reads:
         return blocks or await self._find_flushed(ledger_id, first_entry, bytes_max)
 
     async def _find_flushed(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """From the cache at once; else on the ledger's thread, which then reads ahead while the answer travels."""
+        """Read from the cache, else from the disk on the ledger's thread; then let the thread read ahead."""
         thread = self._thread_of(ledger_id)
         blocks = self.blocks.peek(ledger_id, first_entry, bytes_max)
         if not blocks:
@@ -130,13 +133,14 @@ class Reads:
     def _thread_of(self, ledger_id: int) -> Worker:
         return self._threads[ledger_id % len(self._threads)]
 
-    # -- other questions ---------------------------------------------------------------------------------
+    # -- other requests ----------------------------------------------------------------------------------
     def compare(
         self, ledger_id: int, first_entry: int, block: Buffer, recovery: bool, done: CompareDone
     ) -> None:
-        """See `intake`: is the block that was sent again the one that was flushed?
+        """Compare a repeated block with the flushed one, and call `done` with the status; see `intake`.
 
-        A recovery may write it because it rotted or cannot be read: then the disk is to be asked, not the cache.
+        A recovery or repair may send a block because this bookie's copy is damaged. So for such a request, the disk is
+        read instead of the cache, and a damaged copy is restored.
         """
         if recovery:
             self.blocks.forget(ledger_id)
@@ -168,7 +172,7 @@ class Reads:
         )
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
-        """The first entry that may be as late as the time asked for."""
+        """Return an entry before which no block has a clock (ms) of the requested time or later."""
         state = self._cache.ledgers.get(request.ledger_id)
         if state is None:
             return SimpleResponse(Status.NO_SUCH_LEDGER)
@@ -187,7 +191,7 @@ class Reads:
         return SimpleResponse(Status.OK, state.last_entry + 1 if entry is None else entry)
 
     async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        """The first entry of a range that is not here. Repair asks it of every copy, before a reader meets the hole."""
+        """Return the first entry of the requested range that this bookie lacks, for repair of incomplete copies."""
         ledger_id = request.ledger_id
         state = self._cache.ledgers.get(ledger_id)
         if state is None:
@@ -204,13 +208,13 @@ class Reads:
         absent = self._absent(state, request.bookie)
         if absent is Status.DELETED:
             return SimpleResponse(absent)
-        # What is gone may have been here, which proves nothing to a recovery; to fill it, it is enough that it is gone.
+        # For a ledger in limbo, a recovery must not treat the hole as an absent entry; repair may fill it.
         return SimpleResponse(
             absent if absent is Status.LIMBO and entry <= request.last_entry else Status.OK, entry
         )
 
     async def check_run(self, ledger_id: int, entry: int) -> Checked:
-        """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
+        """Read the flushed run that contains `entry`, or the next run, from disk, and verify it."""
         check = partial(scrub.check_run, self._storage.index, self._storage.logs, ledger_id, entry)
         checked = await self._thread_of(ledger_id).run(check)
         if checked.damage is not None:

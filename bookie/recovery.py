@@ -1,15 +1,15 @@
-"""The recovery of a start: what the index and the journal have goes into the write cache, and what is lost is admitted.
+"""Recovery of a bookie at its start: index and journal are loaded into the write cache, and losses are recorded.
 
-The journal's groups after the mark go back into the memtable, as they once came in. Nothing is judged again: what is in
-the journal was accepted. Two things are looked at. A ledger with a tombstone takes no blocks; and a block that the
-index knows already is left out, which happens when the index was rebuilt and its mark begins anew, and after a replay
-that met damage and was cut short. When the memtable is full it is flushed before the next group, so a long journal
-needs no more memory than a short one.
+The journal's groups after the mark are added to the memtable. Records are not checked again as in `intake`, because the
+journal contains only accepted records. Two kinds of blocks are skipped: blocks of a ledger with a tombstone, and blocks
+that are already in the index. The latter exist after a rebuild of the index, whose mark is 0, and after an interrupted
+replay of a damaged journal. A full memtable is flushed before the next group, so a long journal needs no more memory
+than a short one.
 
-If the replay finds damage, or the cookies do not agree, blocks may be lost: then the incarnation is raised, every
-ledger is fenced and put in limbo, and only when that is committed does the node answer (rules 17, 18, 23). A rebuilt
-index has lost fences and tombstones, but no blocks: everything is fenced and the incarnation raised, without limbo
-(rule 22). All this blocks.
+If the replay finds damage, or the cookies do not agree, blocks may be lost. Then the incarnation is raised, and every
+ledger is fenced and put in limbo; the bookie serves requests only after that is committed (rules 17, 18, 23). A rebuilt
+index has lost fences and tombstones, but no blocks: all ledgers are fenced and the incarnation is raised, without limbo
+(rule 22). All functions block.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """One start. `mark` is the last journal group that the entry log and the index hold wholly."""
+    """Recovery of one start.
+
+    `mark` is the last journal group up to which everything is in the entry log and the index.
+    """
 
     def __init__(
         self, identity: Identity, storage: LedgerStorage, cache: WriteCache, journal: Journal
     ) -> None:
         self.mark = 0
-        self.loss = "blocks were lost before an earlier start, whose log says where"
-        """What stands behind an answer of limbo."""
+        self.loss = "blocks were lost before an earlier start; see the log of that start"
+        """Error text of LIMBO responses."""
         self.lost_at_start = ""
-        """That this start found blocks to be lost, in a sentence."""
+        """Description of blocks that this start found lost; "" if there are none."""
         self._identity = identity
         self._storage = storage
         self._cache = cache
         self._journal = journal
 
     def run(self) -> None:
-        """Raises `DiskError`, and `ConfigurationError` when a journal segment belongs to another bookie."""
+        """Recover. Raises `DiskError`, and `ConfigurationError` if a journal segment belongs to another bookie."""
         identity, storage = self._identity, self._storage
         for ledger_id, record in storage.index.ledgers():
             self._cache.ledgers[ledger_id] = decode(ledger_id, record)
@@ -59,11 +62,16 @@ class Recovery:
         blocks_lost = identity.is_suspect or storage.lost_blocks or bool(replay.damage)
         if blocks_lost or storage.was_rebuilt:
             self._admit_loss(replay, blocks_lost)
-        log.info("bookie %s: replayed %d groups, %d bytes", identity.bookie_id, replay.groups, replay.bytes)
+        log.info(
+            "bookie %s: replayed %d journal groups, %d bytes", identity.bookie_id, replay.groups, replay.bytes
+        )
 
     # -- the journal's groups ----------------------------------------------------------------------------
     def _group(self, mark: int, group: bytes) -> None:
-        """What is flushed with a mark that lags, because groups are missing, is in the index at the next replay."""
+        """Add a group to the memtable; before that, flush a full memtable and record `mark`.
+
+        After damage, `mark` stays before the first missing group, and the next replay skips blocks that were flushed.
+        """
         if self._cache.is_full:
             self._flush(mark)
         for record in records(group):
@@ -73,7 +81,7 @@ class Recovery:
                 self._block(*record)
 
     def _flush(self, mark: int) -> None:
-        """A checkpoint of a start, which has nothing else to do."""
+        """Make a checkpoint. Blocks."""
         perform(Checkpoint.of(*self._cache.freeze(), mark), self._storage.logs, self._storage.index)
         self._cache.release_frozen()
         self.mark = mark
@@ -107,7 +115,7 @@ class Recovery:
 
     # -- what is lost ------------------------------------------------------------------------------------
     def _admit_loss(self, replay: JournalReplay, blocks_lost: bool) -> None:
-        """Fence everything (and put it in limbo), durably, before anything is answered."""
+        """Raise the incarnation, and fence all ledgers durably; also put them in limbo if blocks may be lost."""
         ledgers = self._cache.ledgers
         self._identity.raise_incarnation(blocks_lost=blocks_lost)
         for state in ledgers.values():
@@ -121,9 +129,9 @@ class Recovery:
             self._storage.clear_index_suspect()
         count = sum(not is_label(ledger_id) for ledger_id in ledgers)
         what, bookie = "in limbo" if blocks_lost else "fenced", self._identity.bookie_id
-        log.error("bookie %s: state was lost; all %d ledgers are %s", bookie, count, what)
+        log.error("bookie %s: state was lost; all %d ledgers are now %s", bookie, count, what)
         if blocks_lost:
             self.lost_at_start = (
                 f"this bookie may have lost blocks of {count} ledgers ({self.loss}); repair copies them from "
-                "other bookies, and `quire ledgers lost` names those that nobody has"
+                "other bookies, and `quire ledgers lost` lists ledgers with blocks that no bookie has"
             )

@@ -1,17 +1,20 @@
-"""The bookie in the metadata store: a persistent record of its identity, and an ephemeral one while it is up.
+"""Registration of a bookie: a persistent record of its identity, and an ephemeral one while it runs.
 
-Writers choose bookies among the ephemeral records, so what they must know stands there: address, rack, whether it
-takes new blocks, and how much room it has. It is written again when that changes, and made again when the
-store's session was lost: the node served on meanwhile, it had only gone out of sight.
+Writers choose bookies from the ephemeral records, which contain address, rack, free space, and whether the bookie
+accepts new blocks. The ephemeral record is written again when these change, and created again after the store's session
+was lost. The bookie serves requests meanwhile.
 
-The persistent record says that the bookie exists, whether it is up or not, and what an operator wants of it
-(`BookieIntent`). A bookie that is to be drained turns read-only, so writers leave it. When repair has copied all that
-it held, its record goes: it is *retired*, leaves the list of those that are up, and only waits to be stopped. A bookie
-that drains because it was told to stop (`leave`) says so in the ephemeral record only, so the wish ends with it.
+The persistent record exists whether the bookie runs or not, and contains the operator's intent (`BookieIntent`). A
+draining bookie is read-only, so writers replace it. When repair has copied all its data, a *retirement* record replaces
+its persistent record. Then the bookie removes its ephemeral record, and waits until it is stopped. If neither the
+persistent nor the retirement record exists, the store is a wrong, empty or older one, and the bookie changes nothing.
+If a bookie drains because it was asked to stop (`leave`), only the ephemeral record contains this intent, so the intent
+ends with the process.
 
-Refused, in one sentence: an address that another bookie has advertised and holds (one that died is waited for until its
-session ends), and a bookie that holds ledgers in a store that does not know it: it was retired, or the store is the
-wrong one.
+A start is refused
+
+- if another running bookie advertises the same address (a dead bookie occupies it until its session ends),
+- if the bookie has ledgers, but no record in the store: it was retired, or the store is a wrong or an older one.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ from quire import __version__
 from quire.bookie.storage import Storage
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
-from quire.metadata.cluster import read_cluster
+from quire.metadata.cluster import confirm_cluster, read_cluster
 from quire.metadata.notify import change_and_touch
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
+from quire.metadata.retirement import is_retired
 from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
 from quire.runtime.errors import (
     AlreadyExists,
@@ -38,6 +42,7 @@ from quire.runtime.errors import (
     NotFound,
     QuireError,
     Unavailable,
+    WrongCluster,
 )
 from quire.runtime.limits import GIB
 from quire.runtime.tasks import Tasks
@@ -49,15 +54,14 @@ _RETRY_S: Final = 1.0
 _GOODBYE_S: Final = 1.0
 _ADDRESS_LOOK_S: Final = 0.25
 _ADDRESS_GRACE_S: Final = 2.0
-"""Beyond the session time-out, until an address that another bookie left behind is free."""
+"""Time in seconds after the session time-out for which the bookie waits for the address of a dead bookie."""
 
 _FREE_STEP_BYTES: Final = 1 * GIB
-"""Free space is told in steps of this, or of a 64th of a smaller disk, so that the record rests while nothing important
-changes."""
+"""Granularity in bytes of the recorded free space, so that small changes cause no write; at most a 64th of the disk."""
 
 
 def describe(storage: Storage, address: str = "", rack: str = "", http_url: str = "") -> BookieRecord:
-    """What others may know of the bookie now."""
+    """Return the bookie's current record."""
     health, space = storage.health, storage.health.space()
     return BookieRecord(
         uuid=storage.bookie_id.uuid,
@@ -76,7 +80,7 @@ def describe(storage: Storage, address: str = "", rack: str = "", http_url: str 
 
 
 class Registration:
-    """Keeps both records true between `start` and `stop`."""
+    """Persistent and ephemeral record of a bookie, kept up to date between `start` and `stop`."""
 
     def __init__(
         self,
@@ -89,7 +93,10 @@ class Registration:
         tls: bool = False,
         http_url: str = "",
     ) -> None:
-        """`cluster` is the id of the store's; it is remembered beside the data once the store knows the bookie."""
+        """Prepare a registration.
+
+        `cluster` is the store's cluster id; `start` records it in the bookie's directories after the registration.
+        """
         self._store = store
         self._storage = storage
         self._address = address
@@ -108,7 +115,7 @@ class Registration:
         self.is_retired = False
 
     async def start(self) -> None:
-        """Be seen. Raises `ConfigurationError` (see the top of the file) and what the store raises."""
+        """Register the bookie. Raises `ConfigurationError` (see the module), and the store's errors."""
         await self._wait_for_address()
         await self._tell_identity()
         if self._cluster:
@@ -119,12 +126,12 @@ class Registration:
             self._store.watch(self._identity_path, self._on_identity),
             self._store.watch(self._available.path, self._on_available),
         ]
-        # Before the watch, the coordinator may have retired the bookie by the record that its former process left.
+        # Before the watch existed, the coordinator may have retired the bookie, because the previous process drained.
         self._on_identity(self._identity_path)
-        self._tasks.start(self._follow(), "keep the registration true")
+        self._tasks.start(self._follow(), "keep the registration up to date")
 
     async def stop(self) -> None:
-        """Be gone at once, without waiting for the session to end."""
+        """Remove the ephemeral record at once, instead of at the end of the session."""
         for cancel in self._cancels:
             cancel()
         await self._tasks.stop()
@@ -132,19 +139,23 @@ class Registration:
             async with asyncio.timeout(_GOODBYE_S):
                 await self._available.delete()
         except (QuireError, TimeoutError) as error:
-            log.warning("the registration stays until its session ends: %s", str(error) or "no answer")
+            log.warning(
+                "cannot remove the registration, it ends with its session: %s", str(error) or "no answer"
+            )
 
     def leave(self) -> None:
-        """Ask to be drained until this process ends; `is_retired` turns true when it was."""
+        """Request a drain of this bookie. The request ends with the process; a complete drain sets `is_retired`."""
         self._is_leaving = True
         self._mark()
         self._changed.set()
 
-    # -- before it is seen -------------------------------------------------------------------------------
+    # -- before the registration -------------------------------------------------------------------------
     async def _wait_for_address(self) -> None:
-        """Raises `ConfigurationError` when another bookie still holds the address after its session's time-out.
+        """Wait until no other running bookie has the address.
 
-        A long replay may have cost our own session: then a new one is waited for, as long. Raises `Unavailable`.
+        The session may have expired during a long replay, so also wait for a new one. Raises `ConfigurationError` if
+        another bookie still has the address after the session time-out, and `Unavailable` if this process has no
+        session by then.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._store.session_timeout_ms / 1000 + _ADDRESS_GRACE_S
@@ -159,8 +170,8 @@ class Registration:
                     return
                 if loop.time() >= deadline:
                     raise ConfigurationError(
-                        f"bookie {other} is up and advertises {self._address} already; give each bookie an address "
-                        "of its own with --advertise"
+                        f"running bookie {other} already advertises {self._address}: give each bookie its own address "
+                        "with --advertise"
                     )
             await asyncio.sleep(_ADDRESS_LOOK_S)
 
@@ -181,20 +192,31 @@ class Registration:
             node = await self._store.get(self._identity_path)
         except NotFound:
             if self._storage.ledger_ids() and not await self._is_rescued():
-                raise ConfigurationError(
-                    f"bookie {record.uuid} holds ledgers, but this metadata store does not know it: it was retired "
-                    "while it was down (start with empty directories), or --metadata names another store or chroot"
-                ) from None
+                raise ConfigurationError(await self._why_unknown()) from None
             await self._create_identity(replace(record, intent=after(None, BookieEvent.REGISTERED)))
             return
         before = decode(BookieRecord, node.value, self._identity_path)
         self._obey(after(before.intent, BookieEvent.REGISTERED))
         change = Put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
-        # Repair would take a bookie that was once given up for lost at its next restart, if it did not hear of this.
+        # Repair must see that a given-up bookie is back. Otherwise, the bookie would count as lost at its next restart.
         await change_and_touch(self._store, change, paths.UNDERREPLICATED)
 
+    async def _why_unknown(self) -> str:
+        """Return why a bookie with ledgers has no record in the store, and what to do."""
+        uuid = self._storage.bookie_id.uuid
+        if await is_retired(self._store, uuid):
+            return (
+                f"bookie {uuid} has ledgers, but was retired while it was down, after all were copied to other "
+                "bookies: start with empty directories"
+            )
+        return (
+            f"bookie {uuid} has ledgers, but this metadata store has no record of it or of its retirement: "
+            "--metadata names another store or chroot, or an older copy was restored; keep its data, which may be the "
+            "only copies, and see `quire rescue metadata`"
+        )
+
     async def _is_rescued(self) -> bool:
-        """Whether the cluster's metadata is being rebuilt, from what its bookies hold."""
+        """Return whether the cluster's metadata are being rebuilt from its bookies."""
         try:
             record = await read_cluster(self._store)
         except NotFound:
@@ -207,7 +229,7 @@ class Registration:
         except AlreadyExists:
             await self._store.put(self._identity_path, encode(record), ANY_VERSION)
 
-    # -- while it is seen --------------------------------------------------------------------------------
+    # -- while it is registered --------------------------------------------------------------------------
     def _describe(self) -> BookieRecord:
         intent = BookieIntent.DRAIN if self._is_leaving else self._intent
         record = self._about()
@@ -230,7 +252,7 @@ class Registration:
         self._changed.set()
 
     async def _follow(self) -> None:
-        wait_s = _REFRESH_S
+        wait_s, told = _REFRESH_S, ""
         while not self.is_retired:
             try:
                 async with asyncio.timeout(wait_s):  # `wait_for` may swallow a cancellation
@@ -240,10 +262,11 @@ class Registration:
             self._changed.clear()
             try:
                 await self._renew()
-                wait_s = _REFRESH_S
+                wait_s, told = _REFRESH_S, ""
             except QuireError as error:
-                log.warning("cannot renew the registration, trying again: %s", error)
-                wait_s = _RETRY_S
+                if str(error) != told:
+                    log.warning("cannot update the registration, trying again: %s", error)
+                wait_s, told = _RETRY_S, str(error)
 
     async def _renew(self) -> None:
         if self._intent_is_old:
@@ -258,16 +281,32 @@ class Registration:
         try:
             value = (await self._store.get(self._identity_path)).value
         except NotFound:
-            await self._retire()
+            await self._look_why_unknown()
             return
         except QuireError:
             self._intent_is_old = True
             raise
         self._obey(decode(BookieRecord, value, self._identity_path).intent)
 
+    async def _look_why_unknown(self) -> None:
+        """Handle a missing persistent record: retire if there is a retirement record, else raise `WrongCluster`.
+
+        While the cluster's metadata are being rebuilt, create the record again instead.
+        """
+        self._intent_is_old = True
+        if await self._is_rescued():
+            await self._tell_identity()
+        else:
+            if self._cluster:
+                await confirm_cluster(self._store, self._cluster)
+            if not await is_retired(self._store, self._storage.bookie_id.uuid):
+                raise WrongCluster(await self._why_unknown())
+            await self._retire()
+        self._intent_is_old = False
+
     def _obey(self, intent: BookieIntent) -> None:
         if intent is not self._intent:
-            log.warning("an operator wants of this bookie: %s", intent or "to stay")
+            log.warning("an operator changed the intent for this bookie to: %s", intent or "stay")
         self._intent = intent
         self._mark()
 
@@ -277,30 +316,35 @@ class Registration:
         self._storage.health.set_read_only(drains)
 
     async def _retire(self) -> None:
-        log.warning("bookie %s is retired: all it held lies elsewhere; stop it", self._storage.bookie_id)
+        log.warning(
+            "bookie %s is retired: its data were copied to other bookies; stop it", self._storage.bookie_id
+        )
         self._storage.health.set_read_only(True)
         await self._available.delete()
         self.is_retired = True
 
 
 class _EphemeralRecord:
-    """What others read of a bookie while it is up: a node that goes with the store's session."""
+    """Ephemeral record of a running bookie, which ends with the store's session."""
 
     def __init__(self, store: MetadataStore, path: str) -> None:
         self.path = path
         self.is_as_told = True
-        """False when somebody changed what others read: a deletion of our own, made late, takes the new node away."""
+        """False if the node may differ from the last written record (`_told`), because a watch reported a change.
+
+        For example, a deletion by this process's last session may be executed late, and remove the new node.
+        """
         self._store = store
         self._told: BookieRecord | None = None
         self._is_in_doubt = False
-        """What the store did not answer may be written all the same, so `_told` is not what others read."""
+        """Set while a write has an unknown outcome, so that the node may differ from `_told`."""
 
     def forget(self) -> None:
-        """The node is gone: the next `tell` makes it again."""
+        """Record that the node does not exist, so that the next `tell` creates it again."""
         self._told = None
 
     async def look(self) -> None:
-        """Find out whether it is still there."""
+        """Check whether the node exists; if not, the next `tell` creates it again."""
         self.is_as_told = True
         try:
             await self._store.get(self.path)
@@ -311,11 +355,11 @@ class _EphemeralRecord:
             raise
 
     async def tell(self, record: BookieRecord) -> None:
-        """Have others read `record`."""
+        """Write `record` to the node, unless the node has it already."""
         if self._told == record and not self._is_in_doubt:
             return
         self._is_in_doubt = True
-        if self._told is None:  # what is there was left by a session before ours, and would die with it
+        if self._told is None:  # an existing node belongs to an earlier session, and would end with it
             await self.delete()
             await self._store.create(self.path, encode(record), ephemeral=True)
         else:

@@ -1,15 +1,15 @@
-"""How a bookie answers: each kind of request judged, and journalled where it must be, before the answer.
+"""Requests of a bookie: each kind is checked, and journalled where necessary, before it is answered.
 
-| request | by whom | answered |
+| request | accepted from | answered |
 |---|---|---|
-| add | this incarnation's writers; a recovery also by an earlier one | see `intake` |
+| add | this incarnation's writers; a recovery also for an earlier one | see `intake` |
 | write LAC | this incarnation's writers | when the LAC is in the journal |
-| delete | anyone who knows this bookie, by this or an earlier incarnation | when the tombstone is in the journal |
-| read with a fence | the same | when the fence, and all that was taken before it, is in the journal |
-| read, find a time or a hole, tell of a ledger | the same | see `reads` |
-| list ledgers | the same | at once |
+| delete | any client, for this or an earlier incarnation | when the tombstone is in the journal |
+| read with a fence | like delete | when the fence, and every earlier block, is in the journal |
+| read, find a time or a hole, get a ledger's info | like delete | see `reads` |
+| list ledgers | like delete | immediately |
 
-Fences, LACs and tombstones hold in memory at once.
+Fences, LACs and tombstones are effective in memory immediately.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class Requests:
-    """A `BookiePort`."""
+    """Handler of all requests to one node. A `BookiePort`."""
 
     def __init__(
         self,
@@ -69,7 +69,10 @@ class Requests:
         self._intake = intake
 
     def add(self, request: AddRequest, done: AddDone) -> None:
-        """See `BookiePort.add` and `intake`. A writer of an earlier incarnation is refused, a recovery is not."""
+        """Add blocks; see `BookiePort.add` and `intake`.
+
+        A request that names an earlier incarnation is refused, except in a recovery.
+        """
         if request.bookie != self._identity.bookie_id and not (
             request.recovery and self._is_for_me(request.bookie)
         ):
@@ -83,7 +86,7 @@ class Requests:
         return bookie.uuid == mine.uuid and bookie.incarnation <= mine.incarnation
 
     async def ask(self, request: Request[R]) -> R:
-        """The answer to any other request; see `BookiePort.ask`."""
+        """Answer any other request; see `BookiePort.ask`."""
         if not self._is_for_me(request.bookie):
             return request.refused(Status.WRONG_BOOKIE)
         answer: R = await self._answer_to(request)
@@ -105,7 +108,7 @@ class Requests:
                 return self._ledger_info(request)
             case ListLedgersRequest():
                 return self._list(request)
-        raise AssertionError(f"no answer is known to {request!r}")
+        raise AssertionError(f"unhandled request {request!r}")
 
     async def _write_lac(self, request: WriteLacRequest) -> SimpleResponse:
         if request.bookie != self._identity.bookie_id:
@@ -128,29 +131,30 @@ class Requests:
         return SimpleResponse(await self._control(ControlKind.TOMBSTONE, request.ledger_id, request.version))
 
     async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
-        """Journal a change that memory has already; the status when it is durable."""
+        """Append a change to the journal that is already effective in memory; return its status when it is durable."""
         self._cache.changed.add(ledger_id)
         control = Control(kind, ledger_id, value)
         return await _answer(lambda done: self._journal.control(control, done))
 
     # -- reading -----------------------------------------------------------------------------------------
     async def _read(self, request: ReadRequest) -> ReadResponse:
-        """Only `NO_SUCH_ENTRY` denies that the entry exists.
+        """Fence the ledger if requested, then read. Only the status `NO_SUCH_ENTRY` means that the entry is absent.
 
-        Who cannot keep a fence has the blocks all the same, after a restart: `READ_ONLY` is no damage.
+        If the fence cannot be stored, the status is `READ_ONLY`: the blocks still exist, and are readable after a
+        restart.
         """
         if request.fence:
             state = self._cache.state(request.ledger_id)
             if state.tombstone_version is None and await self._fence(state) is not Status.OK:
-                why = self._health.failure or "it is being stopped"
-                return ReadResponse(Status.READ_ONLY, detail=f"cannot keep the fence: {why}")
+                why = self._health.failure or "the bookie is stopping"
+                return ReadResponse(Status.READ_ONLY, detail=f"cannot store the fence: {why}")
         return await self._reads.read(request)
 
     async def _fence(self, state: LedgerState) -> Status:
-        """Fence at once in memory; answer when every block taken before and the fence are durable.
+        """Fence the ledger in memory; return when the fence and all earlier blocks are durable.
 
-        A ledger that is fenced already is fenced in the journal again: it costs a few bytes of a group, and
-        whether the first fence is durable yet need not be remembered.
+        A fence of a fenced ledger is journalled again, which is cheaper than tracking whether the first fence is
+        durable.
         """
         state.fence()
         return await self._control(ControlKind.FENCE, state.ledger_id)
@@ -162,11 +166,11 @@ class Requests:
         return answer
 
     async def _barrier(self) -> Status:
-        """OK when everything that was taken before is durable."""
+        """Wait until every earlier block is durable; return OK, or the journal's error status."""
         return await _answer(lambda done: self._journal.barrier(done, (Status.OK,)))
 
     async def _ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
-        """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
+        """Return the ledger's info. If it has unflushed blocks, schedule a checkpoint: the caller may wait for it."""
         state = self._cache.ledgers.get(request.ledger_id)
         if state is None:
             return LedgerInfo(Status.NO_SUCH_LEDGER)
@@ -193,7 +197,7 @@ class Requests:
 
 
 async def _answer(ask: Callable[[AddDone], None]) -> Status:
-    """What the journal answers to one record, or to a barrier."""
+    """Call `ask` with a callback, and wait for the journal's status of one record or barrier."""
     answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
 
     def done(statuses: Sequence[Status]) -> None:

@@ -1,15 +1,17 @@
-"""The scrub: every flushed block is read and verified once a week, so that damage is found before a reader needs it.
+"""Scrub: reads and verifies every flushed block once a week, so that damage is found before a reader needs the block.
 
-A copy that rots unread is a copy that is not there when the others are lost. So a bookie goes through its ledgers in
-order, run by run, past every cache, at a rate that makes one round take most of the interval; that is so little (1 MiB
-a second for half a terabyte a week) that neither the disk nor a reader notices. Where it stood is kept in the entry-log
-directory, so restarts do not make it begin again and never reach the end.
+A damaged copy that is never read would be discovered only after the other copies are lost. So a bookie reads its
+ledgers in order, run by run, without caches, at a rate at which one round takes most of the interval. For half a
+terabyte and a week, this is 1 MiB per second, too little to disturb the disk or a reader. The position of the round is
+stored in the entry-log directory, so a restarted bookie continues the round. BookKeeper's
+[ScrubberService](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/server/service/ScrubberService.java)
+does the same.
 
-Damage goes the way that damage met by a reader goes (`Storage.on_damage`): into the log, and into the metadata store
-(`metadata.underreplicated`), where repair finds it and makes another copy. Blocks in the journal and the memtable are
-not read: they will be in the entry log within a minute.
+Damage is reported like damage that a reader finds (`Health.on_damage`): in the log, and in the metadata store
+(`metadata.underreplicated`), so that repair creates another copy. Blocks in the journal and the memtable are not read,
+because they will be in the entry log within a minute.
 
-`check_run` is what one step does, and blocks; `Scrub` is the loop.
+`check_run` verifies one run, and blocks; `Scrub` is the loop over all runs.
 """
 
 from __future__ import annotations
@@ -32,17 +34,19 @@ from quire.wire.block import HEADER_BYTES, BlockError, read_header, verify
 log = logging.getLogger(__name__)
 
 BYTES_PER_S_MIN: Final = 512 * KIB
+"""Minimum rate in bytes per second, at which a round of a small node takes less than a week."""
 _HASTE: Final = 1.25
-"""A round is planned to end before its interval does: bytes are added meanwhile."""
+"""Factor on the rate, so that a round ends within its interval although bytes are added meanwhile."""
 
 _NOTE: Final = "scrub.json"
 _NOTE_EVERY_S: Final = 60.0
+"""Minimum time in seconds between writes of the position; after a restart, at most so much of a round is repeated."""
 _REST_S: Final = 60.0
-"""Before it is looked again whether the next round is due."""
+"""Delay in seconds before the next check whether a round is due."""
 
 
 class Damage(NamedTuple):
-    """A block that cannot be read here: its ledger, the entry where reading failed, and the error."""
+    """Unreadable block: its ledger, the entry where reading failed, and the error."""
 
     ledger_id: int
     entry: int
@@ -50,7 +54,7 @@ class Damage(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """One run: where to go on (-1: the ledger has no more), the bytes read, and what was wrong with it."""
+    """Result for one run: the next entry (-1 at the end of the ledger), the bytes read, and the damage found."""
 
     next_entry: int
     size_bytes: int = 0
@@ -59,7 +63,7 @@ class Checked(NamedTuple):
 
 
 def check_run(index: Index, logs: EntryLogs, ledger_id: int, entry: int) -> Checked:
-    """Read and verify the run that holds `entry`, or the next one. Blocks."""
+    """Read and verify the run that contains `entry`, or else the next run. Blocks."""
     rows = index.rows(ledger_id, entry, 1)
     if not rows:
         return Checked(-1)
@@ -68,7 +72,7 @@ def check_run(index: Index, logs: EntryLogs, ledger_id: int, entry: int) -> Chec
     try:
         found = logs.salvage(row.log_id, row.offset, row.length)
     except LogFreed:
-        return Checked(entry)  # compacted between look-up and read: the index knows the new place
+        return Checked(entry)  # compacted between lookup and read: the index has the new position
     except (CorruptionError, DiskError) as error:
         return Checked(row.last_entry + 1, row.length, error, good)
     try:
@@ -82,7 +86,7 @@ def check_run(index: Index, logs: EntryLogs, ledger_id: int, entry: int) -> Chec
 
 
 def _end_of(run: memoryview, at: int) -> int:
-    """Where the damaged block there ends, or its header when that is damaged, too."""
+    """Return the end of the damaged block at this offset; if its header is also damaged, the end of the header."""
     try:
         return at + read_header(run, at).length
     except BlockError:
@@ -90,7 +94,7 @@ def _end_of(run: memoryview, at: int) -> int:
 
 
 class ScrubTarget(Protocol):
-    """What the scrub asks of a storage node."""
+    """Interface of a storage node that is scrubbed."""
 
     def ledger_ids(self) -> list[int]: ...
 
@@ -100,14 +104,17 @@ class ScrubTarget(Protocol):
 
 
 class _Note(msgspec.Struct):
-    """How far the round that began at `begun_ms` has come: all ledgers below `ledger_id`; -1: it is over."""
+    """Position of the round that began at `begun_ms`: all ledgers with ids below `ledger_id` are verified.
+
+    `ledger_id` is -1 after the end of the round.
+    """
 
     begun_ms: int = 0
     ledger_id: int = -1
 
 
 class Scrub:
-    """Rounds over `target`, one per `interval_ms`, between `start` and `stop`. `disk` keeps the note."""
+    """Rounds over `target`, one per `interval_ms`, between `start` and `stop`. The position is stored on `disk`."""
 
     def __init__(self, target: ScrubTarget, disk: Disk, clock: Clock, interval_ms: int) -> None:
         assert interval_ms > 0
@@ -128,7 +135,7 @@ class Scrub:
         await self._tasks.stop()
 
     async def run_once(self, bytes_per_s: float = float("inf")) -> None:
-        """The rest of the round that is under way, or a whole one."""
+        """Complete the round in progress, or run a whole one."""
         if self._note.ledger_id < 0:
             self._note = _Note(self._clock.now_ms(), 0)
         for ledger_id in self._target.ledger_ids():
@@ -143,13 +150,14 @@ class Scrub:
     async def _run(self) -> None:
         while True:
             over_ms = self._clock.now_ms() - self._note.begun_ms
-            if self._note.ledger_id < 0 and over_ms < self._interval_ms:
+            # A start in the future was recorded while the clock was ahead: ignore it.
+            if self._note.ledger_id < 0 and 0 <= over_ms < self._interval_ms:
                 await asyncio.sleep(_REST_S)
                 continue
             try:
                 await self.run_once(self._bytes_per_s())
             except QuireError as error:
-                log.warning("the scrub pauses: %s", error)
+                log.warning("scrub failed, trying again: %s", error)
                 await asyncio.sleep(_REST_S)
 
     def _bytes_per_s(self) -> float:
@@ -182,4 +190,4 @@ class Scrub:
         try:
             self._disk.write_bytes(_NOTE, msgspec.json.encode(self._note))
         except QuireError as error:
-            log.info("cannot note where the scrub stands: %s", error)
+            log.info("cannot store the position of the scrub: %s", error)

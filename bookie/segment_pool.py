@@ -1,12 +1,13 @@
-"""The journal's files: which are in use, which are ready to be written over, and one that is always being made ready.
+"""Files of the journal: segments in use, and spares that may be overwritten. A spare is prepared in advance.
 
-Segments are written over and over, never extended while it matters: a file whose blocks exist already is
-written in a third of the time. New segments are pre-written with zeros in the background, in small pieces, and
-only while nobody uses them; if one is needed sooner it is taken with its room reserved but not pre-written.
+Segments are overwritten, not extended on the hot path, because a write into allocated and written space takes a third
+of the time. New segments are filled with zeros in the background, in small pieces. If a segment is needed before a
+spare is ready, it is only allocated, not filled.
 
-    on the disk   → spare    made and pre-written, or used before, and the mark has passed all that is in it
+    (new)         → spare    `ensure_spare`: the file was created and filled with zeros
+    found         → spare    at a start, if the mark has passed all groups of the file
     spare         → live     `take` and `begin`: a new epoch's header is on disk before its first group
-    live          → spare    `recycle`, when the mark has passed its last group
+    live          → spare    `recycle`: the mark has passed the segment's last group
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ log = logging.getLogger(__name__)
 
 PREFIX: Final = "segment-"
 _PIECE_BYTES: Final = 1 * MIB
+"""Bytes that are filled with zeros per write, so that the journal's own writes rarely wait for such a write."""
 _FIRST_SEGMENT_BYTES: Final = 16 * MIB
-"""The segment made while a start waits for it: pre-written in some 10 ms."""
+"""Size of the segment that a start without a spare creates and waits for: filling it takes some 10 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +47,7 @@ class Segment:
     _file: File | None = None
 
     def create(self) -> None:
-        """Make the file, with all its room, durably."""
+        """Create the file durably, and allocate all its space."""
         self._file = self.disk.open(self.name, create=True)
         self._file.allocate(self.size_bytes)
         self._file.sync()
@@ -53,7 +55,7 @@ class Segment:
         self.exists = True
 
     def write_header(self) -> None:
-        """Make sure that the file is there and begins with its header."""
+        """Write the header, and create the file if necessary."""
         if not self.exists:
             self.create()
         assert self.header is not None
@@ -62,7 +64,7 @@ class Segment:
         self.write(page, 0, durable=True)
 
     def write_zeros(self, offset: int) -> None:
-        """Pre-write one piece."""
+        """Fill one piece with zeros."""
         size_bytes = min(_PIECE_BYTES, self.size_bytes - offset)
         self.write(memoryview(_zeros())[:size_bytes], offset)
 
@@ -80,7 +82,7 @@ class Segment:
             self._file = None
 
     def remove(self) -> None:
-        """It may never have been there."""
+        """Remove the file, if it exists."""
         try:
             self.disk.remove(self.name)
         except NotFound:
@@ -88,7 +90,7 @@ class Segment:
 
 
 class SegmentPool:
-    """`background` is the thread that makes spare segments."""
+    """Pool of one journal's segments. `background` is the thread that prepares spares."""
 
     def __init__(
         self,
@@ -101,19 +103,19 @@ class SegmentPool:
         group_bytes_max: int,
     ) -> None:
         self.smallest_bytes = PAGE_BYTES + pages_up(group_bytes_max + GROUP_HEADER_BYTES)
-        """A segment must hold the largest group."""
+        """Minimum size of a segment: the largest group must fit."""
         assert segment_bytes % PAGE_BYTES == 0 and segment_bytes >= self.smallest_bytes
         assert len(bookie) == 16
         self.disk = disk
         self.segment_bytes = segment_bytes
         self.live: deque[Segment] = deque()
-        """Used segments that a replay may need, oldest first; the last one is written to."""
+        """Used segments that a replay may need, oldest first; groups are written to the last one."""
         self.spares: deque[Segment] = deque()
         self.newest = SegmentHeader(0, 0, 0, bookie, 0)
-        """Of the last epoch that was begun; its mark is the last one that was heard of."""
+        """Header of the last epoch; its field `mark` is updated by `recycle`."""
         self.next_file = 1
         self.is_dead = False
-        """The journal failed: nothing is written to it any more, and no spare is made."""
+        """Set when the journal has failed; then no spares are prepared any more."""
         self.is_closing = False
         self._background = background
         self._rng = rng
@@ -125,12 +127,13 @@ class SegmentPool:
         return sum(segment.size_bytes for segment in self.live)
 
     def open(self, incarnation: int, first_number: int, on_full: Callable[[bool], None]) -> None:
-        """Begin a new epoch in another file, its header on disk before any group. Blocks.
+        """Begin a new epoch in another segment, whose header is on disk before any group. Blocks.
 
-        `on_full` tells, on the loop, whether there is no spare segment and no room for one.
+        Later, `on_full` is called on the event loop: with True if there is neither a spare nor space for one, else with
+        False.
         """
         self._on_full = on_full
-        self.disk.sync_directory()  # a spare's name may be in a cache only, if its maker died
+        self.disk.sync_directory()  # if the last process crashed, a spare's name may not be durable yet
         self.newest = self.newest._replace(incarnation=incarnation)
         segment = self._take_spare()
         if segment is None:
@@ -147,7 +150,7 @@ class SegmentPool:
         self.ensure_spare()
 
     async def close(self) -> None:
-        """Wait for what is under way, then close the files."""
+        """Wait for work in progress, then close the files."""
         assert self.is_closing
         await self._background.run(lambda: None)
         for segment in self.live:
@@ -155,19 +158,22 @@ class SegmentPool:
 
     # -- spare, live, spare again ------------------------------------------------------------------------
     def take(self, first_number: int) -> Segment:
-        """A segment for groups from `first_number` on, its header not on disk yet; it may have to be made."""
+        """Return a segment for groups from `first_number` on.
+
+        The caller must write its header, which also creates the file if it does not exist.
+        """
         segment = self._take_spare() or self._new_segment(self.segment_bytes)
         self._begin_epoch(segment, first_number)
         return segment
 
     def begin(self, segment: Segment) -> None:
-        """What was taken has its header and a group: it is the one that is written to."""
+        """Make a segment from `take` the current one, after its header and a first group are on disk."""
         self.live[-1].close()
         self.live.append(segment)
         self.ensure_spare()
 
     def recycle(self, mark: int) -> None:
-        """Groups up to `mark` are not needed any more: their segments may be written over."""
+        """Free the segments without groups after `mark`, so that they may be overwritten."""
         self.newest = self.newest._replace(mark=mark)
         while len(self.live) > 1:
             following = self.live[1].header
@@ -178,7 +184,7 @@ class SegmentPool:
         self.look_for_room()
 
     def look_for_room(self) -> None:
-        """There may be room for the next segment, in a recycled one or on the disk: `on_full` is told of it."""
+        """Check again whether there is a spare, or disk space to prepare one; report the result to `on_full`."""
         if self.spares:
             self._on_full(False)
         self.ensure_spare()
@@ -196,6 +202,8 @@ class SegmentPool:
         return segment
 
     def _begin_epoch(self, segment: Segment, first_number: int) -> None:
+        assert segment not in self.live, "a segment that a replay may need would be overwritten"
+        assert first_number >= self.newest.first_number
         segment.header = self.newest = self.newest._replace(
             epoch=self.newest.epoch + 1, first_number=first_number, salt=self._rng.getrandbits(32)
         )
@@ -203,7 +211,7 @@ class SegmentPool:
 
     # -- pre-writing, one small piece after the other ----------------------------------------------------
     def ensure_spare(self) -> None:
-        """Make one, if there is none and nobody is at it."""
+        """Prepare a spare, unless one exists or is being prepared."""
         if self.spares or self._preparing or self.is_closing or self.is_dead:
             return
         if self.disk.space().free_bytes < self.segment_bytes:
@@ -238,7 +246,7 @@ class SegmentPool:
         self.spares.append(segment)
 
     def _give_up(self, segment: Segment, error: BaseException) -> None:
-        """Without a spare the journal cannot go on for long; the storage takes no more blocks than it must."""
+        """Handle a failure to prepare a spare. If the disk is full, `on_full` makes the bookie refuse blocks."""
         self._preparing = False
         if isinstance(error, DiskFull):
             self.discard(segment, self._background)
@@ -247,7 +255,7 @@ class SegmentPool:
             log.error("cannot prepare a journal segment in %s: %s", self.disk.root, error)
 
     def discard(self, segment: Segment, worker: Worker) -> None:
-        """There is no room for it: what there is of it goes, on that thread, and then `on_full` is told."""
+        """Remove the file of a segment for which the disk has no space, on `worker`; then call `on_full(True)`."""
         segment.close()
         worker.submit(segment.remove, lambda _, error: self._on_full(True))
 
@@ -256,7 +264,7 @@ _zero_memory: list[memoryview] = []
 
 
 def _zeros() -> memoryview:
-    """A megabyte of zeros for direct I/O; one for all, as nobody writes to it."""
+    """Return a megabyte of zeros for direct I/O, shared because it is never written to."""
     if not _zero_memory:
         _zero_memory.append(memoryview(aligned_buffer(_PIECE_BYTES)))
     return _zero_memory[0]

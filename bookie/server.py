@@ -1,14 +1,13 @@
-"""The bookie over TCP: requests in, the storage's answers out, by `wire.bookie_codec`.
+"""TCP server of a bookie: passes requests to the storage, and returns its responses; see `wire.bookie_codec`.
 
-One connection is one broker. Blocks of an add go to the storage as they were cut from the read buffer; answers
-come in the order in which they are ready, and all that one loop turn has for a connection leaves in one write.
+Each connection belongs to one broker. Blocks of an add are passed to the storage as views into the read buffer.
+Responses are sent in the order in which they are ready; all responses of one turn of the event loop share one write.
 
-With TLS a peer has shown a certificate of the cluster's authority before, and it must be one of a process: those of
-users open no bookie.
+With TLS, a peer must present a process's certificate of the cluster's authority; users' certificates are refused.
 
-A connection is not read while its peer does not take its answers, while it has `REQUESTS_MAX` requests under way, or
-while the process's byte budget is spent; so memory is bounded by what was read before. A frame that is not one
-costs that one connection.
+A connection is not read while its peer does not read its responses, while it has `REQUESTS_MAX` requests in progress,
+or while the process's byte budget is spent (backpressure). So memory is bounded. After an invalid frame, the connection
+is closed.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from quire.wire.bookie_codec import AddResponse, BookieFrame, BookieFrameCutter,
 log = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 1_000
-"""Requests of one connection that wait for an answer; a broker's outbox sends a few per loop turn."""
+"""Maximum number of unanswered requests of one connection; a broker's outbox sends only a few per turn of its loop."""
 
 
 class BookieServer:
-    """Serves `storage` at `host:port`, or on `listener`; port 0: any free one, `address` tells."""
+    """Server of `storage` at `host:port`, or on `listener`. Port 0 selects a free port, as shown in `address`."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class BookieServer:
         self.address = ""
 
     async def start(self) -> None:
-        """Listen. Raises `ConfigurationError` when the address cannot be had."""
+        """Listen. Raises `ConfigurationError` if the address is not available."""
         loop = asyncio.get_running_loop()
         self._storage.on_flushed(self._budget.look_again)
         if isinstance(self._listener, TlsListener):
@@ -82,7 +81,7 @@ class BookieServer:
         self.address = format_address(host, port)
 
     async def stop(self) -> None:
-        """Take no more connections, and close those that are there."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         if isinstance(self._listener, TlsListener):
@@ -97,7 +96,7 @@ class BookieServer:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One broker's connection."""
+    """Connection of one broker."""
 
     def __init__(self, storage: Storage, budget: ByteBudget, connections: set[_Connection]) -> None:
         self._storage = storage
@@ -109,7 +108,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._pending = 0
         self._stalled: set[str] = set()
-        """Why nothing is read: `peer`, `requests`, `budget`."""
+        """Reasons why the connection is not read now: `peer`, `requests`, `budget`."""
 
     # -- asyncio's side ----------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,7 +118,8 @@ class _Connection(asyncio.BufferedProtocol):
         shown = transport.get_extra_info("ssl_object")
         if shown is not None and not _is_of_a_process(shown):
             log.warning(
-                "connection of %s closed: its certificate is none of a process of the cluster", self._peer
+                "closed the connection of %s: its certificate is not one of a process of the cluster",
+                self._peer,
             )
             self._transport.abort()
 
@@ -138,7 +138,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             frames = self._cutter.received(count)
         except ProtocolError as error:
-            log.warning("connection of %s closed: %s", self._peer, error)
+            log.warning("closed the connection of %s: %s", self._peer, error)
             self._transport.abort()
             return
         for frame in frames:
@@ -183,7 +183,7 @@ class _Connection(asyncio.BufferedProtocol):
             case Request() as request:
                 self._later(request_id, storage.ask(request))
             case _:
-                log.warning("connection closed: it sent an answer where requests are expected")
+                log.warning("closed a connection: it sent a response, expected a request")
                 self._transport.abort()
 
     def _later(self, request_id: int, work: Coroutine[Any, Any, Response]) -> None:
@@ -209,7 +209,10 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def _is_of_a_process(shown: SSLObject) -> bool:
-    """Imported late: it needs a library that plain bookies do without."""
+    """Return whether the peer's certificate was issued for a process, not for a user.
+
+    The module is imported here, because it needs an optional library.
+    """
     from quire.security import certificates
 
     return certificates.is_of_a_process(certificates.read(shown.getpeercert(binary_form=True) or b""))

@@ -1,4 +1,4 @@
-"""The settings of one storage node."""
+"""Settings of one storage node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from quire.runtime.settings import BYTES, MILLISECONDS, setting
 
 @dataclass(frozen=True)
 class BookieSettings:
-    """Prose and defaults stand with each field; `validate` says what does not go together."""
+    """Settings with their descriptions and defaults; `validate` checks relations."""
 
-    journal: str = setting("data/journal", "Directory of the journal; best on a disk of its own.")
-    entry_log: str = setting("data/entries", "Directory of entry logs and index; another than the journal's.")
+    journal: str = setting("data/journal", "Directory of the journal; preferably on its own disk.")
+    entry_log: str = setting("data/entries", "Directory of entry logs and index; not the journal's.")
     memtable_bytes: int = setting(
         limits.MEMTABLE_BYTES,
         "Size of one of the two memtables; when both are full, sockets are not read.",
@@ -23,25 +23,27 @@ class BookieSettings:
     )
     journal_segment_bytes: int = setting(
         limits.JOURNAL_SEGMENT_BYTES,
-        "Size of a journal segment; segments are written over and over.",
+        "Size of a journal segment; segments are reused.",
         unit=BYTES,
     )
     journal_group_bytes_max: int = setting(
-        limits.JOURNAL_GROUP_BYTES_MAX, "Most that one journal write makes durable at once.", unit=BYTES
+        limits.JOURNAL_GROUP_BYTES_MAX,
+        "Maximum number of bytes that one journal write makes durable.",
+        unit=BYTES,
     )
     entry_log_bytes: int = setting(limits.ENTRY_LOG_BYTES, "Size of an entry-log file.", unit=BYTES)
     flush_interval_ms: int = setting(
         60_000,
-        "Blocks go from the memtable to the entry log after this time at the latest.",
+        "Longest time before blocks are moved from the memtable to the entry log.",
         unit=MILLISECONDS,
     )
     read_cache_bytes: int = setting(
-        limits.READ_CACHE_BYTES, "Memory for what was read from entry logs.", unit=BYTES
+        limits.READ_CACHE_BYTES, "Memory for blocks read from entry logs.", unit=BYTES
     )
     read_threads: int = setting(2, "Threads that read entry logs; they share nothing with the journal.")
     disk_reserve_bytes: int = setting(
         limits.ENTRY_LOG_RESERVE_BYTES,
-        "What publishing leaves of the disk to acknowledgements, deletions and compaction; an eighth of a small disk.",
+        "Disk space that publishing leaves to acknowledgements, deletions and compaction; an eighth of a small disk.",
         unit=BYTES,
     )
     rack: str = setting("", "Rack of this bookie; copies of a ledger go to different racks.")
@@ -50,7 +52,7 @@ class BookieSettings:
     )
 
     def validate(self) -> None:
-        """Raises `ConfigurationError` when two settings contradict each other."""
+        """Check ranges and relations. Raises `ConfigurationError`."""
         if self.journal == self.entry_log:
             raise ConfigurationError("journal and entry_log must be two directories")
         if self.journal_group_bytes_max < limits.ADD_REQUEST_BYTES_MAX:
@@ -69,7 +71,7 @@ class BookieSettings:
             raise ConfigurationError("flush_interval_ms and read_threads must be greater than 0")
 
     def fitted(self, journal_disk_bytes: int, entry_disk_bytes: int) -> BookieSettings:
-        """The same for disks of this size: what was left at its default is less on a small one."""
+        """Return the settings for disks of these sizes: defaults are smaller on a small disk."""
         least = 2 * self.journal_group_bytes_max
         memtable_bytes = _fitted(
             self.memtable_bytes, limits.MEMTABLE_BYTES, max(least, _share(entry_disk_bytes, 32))
@@ -98,5 +100,5 @@ def _fitted(value: int, default: int, fitting: int) -> int:
 
 
 def _share(disk_bytes: int, divisor: int) -> int:
-    """Of a disk, in whole MiB."""
+    """Return a fraction of a disk, in whole MiB."""
     return disk_bytes // divisor // MIB * MIB

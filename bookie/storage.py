@@ -1,16 +1,17 @@
-"""The storage node: journal, write cache, entry logs and index joined into one bookie.
+"""Storage node: joins journal, write cache, entry logs and index into one bookie.
 
-    add         intake (judge, memtable, journal queue in one step) → journal → answer
+    add         intake (check, memtable, journal queue in one step) → journal → response
     read        memtables → read cache → index and one direct read (see `reads`)
-    fence, LAC, tombstone: in memory at once, answered when the journal has them
+    control     (fence, LAC, tombstone) effective in memory immediately → journal → response
     checkpoint  frozen memtable → entry log → index and mark → journal segments are free again
 
-Everything here runs on the event loop but for what blocks: each of journal, checkpoint and reads has threads of
-its own (`runtime.disk.Worker`), and none waits for another.
+Everything here runs on the event loop, except blocking calls: journal, checkpoint and reads have separate threads
+(`runtime.disk.Worker`), which do not wait for one another.
 
-A start is: locks, identity, index (see `ledger_storage`), replay of the journal from the mark, and when something is
-lost its admission (see `recovery`), a new epoch. What goes wrong later is told to `health`. A request for an earlier
-incarnation may read and recover, but never hears that an entry does not exist if blocks were lost since.
+`start` locks the directories, opens identity and index (see `ledger_storage`), replays the journal from the mark,
+records losses (see `recovery`), and begins a new journal epoch. Later failures are reported to `health`. Requests that
+name an earlier incarnation may read and recover; if blocks may have been lost since that incarnation, they never get
+NO_SUCH_ENTRY.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ R = TypeVar("R")
 
 
 class Storage:
-    """One bookie, and the `BookiePort` of a process that has it inside. Its parts are there when it was started."""
+    """One bookie, which is also its own `BookiePort` within the process. Its parts exist after `start`."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Storage:
 
     # -- life --------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Raises `ConfigurationError` (nothing was changed), `DiskError`."""
+        """Start the bookie. Raises `ConfigurationError` (nothing was changed), `DiskError`."""
         try:
             self._open()
         except BaseException:
@@ -88,7 +89,7 @@ class Storage:
         recovery = Recovery(identity, storage, cache, journal)
         recovery.run()
         self.lost_at_start = recovery.lost_at_start
-        """That this start found blocks to be lost, in a sentence; empty when it did not."""
+        """Description of blocks that this start found lost; "" if there are none."""
         identity.trust(not settings.unsafe_no_sync)
         identity.begin_run(rng)
         self._flusher = flusher = Flusher(
@@ -131,7 +132,7 @@ class Storage:
         self._opened.close()
 
     async def stop(self) -> None:
-        """Write everything to the entry log and give up the directories."""
+        """Write all blocks to the entry log, if possible, and release the directories."""
         self._journal.stop_waiting()
         await self._flusher.stop()
         await self._journal.close()
@@ -139,39 +140,39 @@ class Storage:
             self.identity.trust(True)
         await self._close()
 
-    # -- what others ask about it ------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
     @property
     def bookie_id(self) -> BookieId:
         return self.identity.bookie_id
 
     @property
     def bytes_unflushed(self) -> int:
-        """Bytes that were accepted and are not yet in the entry log; the process's budget counts them."""
+        """Bytes of accepted requests that are not yet in the entry log; the process's byte budget includes them."""
         return self.cache.size_bytes
 
     @property
     def why_not_ready(self) -> str:
-        """Why it takes nothing now, in a sentence; empty when all is well."""
+        """Reason why new blocks are refused, as a sentence; "" if they are accepted."""
         return self.health.why_not_ready
 
     def on_flushed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the loop whenever `bytes_unflushed` has fallen."""
+        """Call `callback` on the event loop whenever `bytes_unflushed` has decreased."""
         self._flusher.on_flushed(callback)
 
     def ledger_ids(self) -> list[int]:
-        """Ledgers that have a record here, deleted ones among them, in order."""
+        """Return the ids of all ledgers on this bookie, including deleted ones, in order."""
         return sorted(self.cache.ledgers)
 
     def live_bytes(self) -> int:
-        """Bytes of the entry logs that the index points at."""
+        """Return the number of bytes in the entry logs to which the index refers."""
         return sum(self.ledger_storage.index.usage().values())
 
     async def check_run(self, ledger_id: int, entry: int) -> Checked:
-        """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
+        """Read the flushed run that contains `entry`, or the next run, from disk, and verify it."""
         return await self._reads.check_run(ledger_id, entry)
 
     def metrics(self) -> dict[str, Any]:
-        """What it tells Prometheus: sizes in bytes, counts since the start."""
+        """Return metrics; counters start at 0 with the process."""
         space, blocks = self.health.space(), self._reads.blocks
         return {
             "quire_bookie_ledgers": len(self.cache.ledgers),
@@ -192,14 +193,14 @@ class Storage:
         }
 
     async def flush(self) -> None:
-        """Return when everything accepted so far is in the entry log. Raises what prevents it."""
+        """Wait until everything accepted so far is in the entry log. Raises the error that prevents it."""
         await self._flusher.flush()
 
     # -- requests ----------------------------------------------------------------------------------------
     def add(self, request: AddRequest, done: AddDone) -> None:
-        """See `BookiePort.add`."""
+        """Add blocks; see `BookiePort.add`."""
         self._requests.add(request, done)
 
     def ask(self, request: Request[R]) -> Coroutine[Any, Any, R]:
-        """See `BookiePort.ask`."""
+        """Answer any other request; see `BookiePort.ask`."""
         return self._requests.ask(request)

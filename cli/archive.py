@@ -1,7 +1,7 @@
-"""`quire archive`: move sealed segments to the archive now, see what lies where, verify it, and repair it.
+"""`quire archive`: archive sealed segments now, list segments by state, verify the archive, and repair it.
 
-`quire archive sidecars` is not answered by a broker: it reads and writes the archive's store from here, which needs the
-store's credentials, or its directory, and pyarrow.
+`quire archive sidecars` gets the list of segments from a broker, but reads and writes the archive's object store
+itself. This needs pyarrow, and the store's credentials or access to its directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 from quire.cli.noun import Noun
 from quire.cli.output import Answer, Table, size
 from quire.cli.progress import bar, followed
-from quire.runtime.errors import ConfigurationError, CorruptionError, QuireError, Unavailable
+from quire.runtime.errors import ConfigurationError, CorruptionError, QuireError, Unavailable, WrongCluster
 from quire.runtime.rest import Admin
 
 ARCHIVE = "/quire/v1/archive"
@@ -25,7 +25,7 @@ ARCHIVE = "/quire/v1/archive"
 def command() -> None:
     """Move sealed segments to the archive, verify it, and repair it.
 
-    A broker does so by itself; these commands are for those who cannot wait, or want to be sure.
+    Brokers archive segments automatically; these commands do it at once, and check the result.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def command() -> None:
 @command.verb("run", timeout_s=3600)
 @click.option("--seal", is_flag=True, help="Seal the active segments first, so that everything is archived.")
 def run(admin: Admin, seal: bool) -> Answer:
-    """Archive every sealed segment now, at all brokers, and wait until it is done."""
+    """Archive all sealed segments now, on all brokers, and wait until that is done."""
     with _followed(admin, "run"):
         report = admin.post(f"{ARCHIVE}/run?seal={str(seal).lower()}")
     error = None
@@ -52,7 +52,7 @@ def run(admin: Admin, seal: bool) -> Answer:
 
 @command.verb("status", timeout_s=600)
 def status(admin: Admin) -> Answer:
-    """Count the segments of all topics by state, and show what is under way."""
+    """Count the segments of all topics by state, and show the archiving in progress."""
     answer = admin.get(f"{ARCHIVE}/status")
     states = [(state, one["segments"], one["bytes"]) for state, one in answer["segments"].items()]
     return Answer(
@@ -67,20 +67,27 @@ def status(admin: Admin) -> Answer:
 @command.verb("verify", timeout_s=3600)
 @click.option("--delete-orphans", is_flag=True, help="Delete objects that no segment names.")
 def verify(admin: Admin, delete_orphans: bool) -> Answer:
-    """Read every archived segment and check every byte; find objects that belong to none."""
+    """Read all archived segments and verify their checksums; list objects that belong to no segment.
+
+    Objects are deleted only with --delete-orphans, and only if the metadata are verified to be complete and current.
+    """
     with _followed(admin, "verify"):
         report = admin.post(f"{ARCHIVE}/verify?delete_orphans={str(delete_orphans).lower()}")
     damaged, unlabelled, orphans = (report.get(kind, ()) for kind in ("damaged", "unlabelled", "orphans"))
-    error = None
+    error: QuireError | None = None
     if damaged:
         error = CorruptionError(
-            f"{_segments(damaged)} damaged or missing; `quire archive repair` uploads again what bookies still have"
+            f"{_segments(damaged)} damaged or missing; "
+            "run `quire archive repair` to upload again the entries that bookies still have"
         )
+    elif report.get("unproven"):
+        error = WrongCluster(report["unproven"])
     return Answer(
         report,
-        {name: value for name, value in report.items() if not isinstance(value, list)},
+        {name: value for name, value in report.items() if not isinstance(value, list | str)},
         *(f"damaged: {one}" for one in damaged),
-        *(f"unlabelled: {one}; `quire archive repair` puts its label anew" for one in unlabelled),
+        *(f"unlabelled: {one}; run `quire archive repair` to write the label again" for one in unlabelled),
+        *(f"foreign: {one}" for one in report.get("foreign", ())),
         *(f"orphan: {one}" for one in orphans),
         error=error,
     )
@@ -88,21 +95,21 @@ def verify(admin: Admin, delete_orphans: bool) -> Answer:
 
 @command.verb("repair", timeout_s=3600)
 def repair(admin: Admin) -> Answer:
-    """Read every archived segment, and upload again what is damaged or missing, of what bookies and it still have.
+    """Read all archived segments, and upload damaged or missing ones again, from the entries that bookies still have.
 
-    A label that is damaged or missing is put anew.
+    Damaged or missing labels are written again.
 
-    Look first whether the archive is where it should be: one that is not mounted has lost everything.
+    First check that the archive is mounted, because otherwise all its segments are missing.
     """
     with _followed(admin, "repair"):
         report = admin.post(f"{ARCHIVE}/repair")
     error: QuireError | None = None
     if report["damaged"]:
         error = CorruptionError(
-            f"{_segments(report['damaged'])} damaged, and no bookie has that whole any more: the lines above say more"
+            f"{_segments(report['damaged'])} damaged, and no bookie has all their entries; see the lines above"
         )
     elif report["errors"]:
-        error = Unavailable(f"not all could be looked at now: {report['errors'][0]}")
+        error = Unavailable(f"not all segments could be checked: {report['errors'][0]}")
     return Answer(
         report,
         {name: report[name] for name in ("segments", "repaired")},
@@ -112,13 +119,15 @@ def repair(admin: Admin) -> Answer:
 
 
 def _followed(admin: Admin, what: str) -> AbstractContextManager[None]:
-    """Shows how far brokers are with `what`."""
+    """Show the brokers' progress with the operation `what`."""
 
     def look() -> tuple[int, int]:
         works = [work for work in admin.get(f"{ARCHIVE}/progress") if work["what"] == what]
         return sum(work["done"] for work in works), sum(work["of"] for work in works)
 
-    return followed("segments", look, goes_on=f"the brokers go on; `quire archive {what}` may be run again")
+    return followed(
+        "segments", look, goes_on=f"the brokers continue; `quire archive {what}` may be run again"
+    )
 
 
 def _segments(lines: list[str]) -> str:
@@ -130,7 +139,7 @@ def _segments(lines: list[str]) -> str:
 
 @click.group("sidecars", cls=Noun)
 def sidecars() -> None:
-    """What Spark and others read of archived segments instead of their values: a Parquet file beside each.
+    """List and build sidecars: Parquet files beside archived segments, from which Spark reads columns.
 
     \b
     Examples:
@@ -143,7 +152,9 @@ command.add_command(sidecars)
 
 _topics = click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 _archive = click.option(
-    "--archive", metavar="URL", help="URL of the archive, where it is another one from here."
+    "--archive",
+    metavar="URL",
+    help="URL of the archive, if it differs from the brokers' setting on this machine.",
 )
 
 
@@ -151,9 +162,9 @@ _archive = click.option(
 @_topics
 @_archive
 def list_sidecars(admin: Admin, topics: tuple[str, ...], archive: str | None) -> Answer:
-    """Show which archived segments of TOPICs (all topics) have a sidecar, and how large it is.
+    """List the archived segments of TOPICs (by default all topics), with the state and size of their sidecars.
 
-    One that is damaged, or of another object, is passed over by readers, and written anew by `build`.
+    Readers ignore a damaged sidecar, or that of another object; `build` writes it again.
     """
     with _parts_of_spark():
         from quire.spark_source.broker import Broker
@@ -186,15 +197,15 @@ def list_sidecars(admin: Admin, topics: tuple[str, ...], archive: str | None) ->
 
 @sidecars.verb("build")
 @_topics
-@click.option("--rebuild", is_flag=True, help="Write those again that are there.")
-@click.option("--dry-run", is_flag=True, help="Say how many would be written, and write none.")
+@click.option("--rebuild", is_flag=True, help="Write existing sidecars again, too.")
+@click.option("--dry-run", is_flag=True, help="Show how many sidecars would be written, without writing any.")
 @_archive
 def build_sidecars(
     admin: Admin, topics: tuple[str, ...], rebuild: bool, dry_run: bool, archive: str | None
 ) -> Answer:
-    """Write the sidecars that archived segments of TOPICs (all topics) lack.
+    """Write the missing sidecars of archived segments of TOPICs (by default all topics).
 
-    What is there stays. The command may be killed at any time and run again, also by a schedule.
+    Existing sidecars are kept. The command may be killed at any time and run again, and may run on a schedule.
     """
     with _parts_of_spark():
         from quire.spark_source.broker import Broker
@@ -221,10 +232,10 @@ def build_sidecars(
 
 @contextmanager
 def _parts_of_spark() -> Iterator[None]:
-    """Imports what not every machine has."""
+    """Convert a failed import of optional packages to an error that says what to install."""
     try:
         yield
     except ImportError as error:
         raise ConfigurationError(
-            f"sidecars are Parquet, which needs pyarrow and more ({error}): pip install 'quire[spark]'"
+            f"sidecars need pyarrow and other packages ({error}): pip install 'quire[spark]'"
         ) from None

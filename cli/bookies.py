@@ -1,4 +1,4 @@
-"""`quire bookies`: the cluster's storage nodes; drain one, give one up, and follow repair."""
+"""`quire bookies`: list the cluster's storage nodes, drain or recover them, and follow re-replication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from quire.cli.ledgers import LEDGERS, losses
 from quire.cli.noun import Noun
 from quire.cli.output import Answer, Column, fields, size, table_of
 from quire.cli.progress import Show, bar
-from quire.runtime.errors import NotFound
+from quire.runtime.clock import iso_time
+from quire.runtime.errors import NotFound, QuireError, Unavailable, WrongCluster
 from quire.runtime.rest import Admin
 
 BOOKIES = "/quire/v1/bookies"
@@ -23,9 +24,9 @@ _LOOK_S = 1.0
 
 @click.group("bookies", cls=Noun)
 def command() -> None:
-    """See the cluster's bookies, drain one, and follow repair.
+    """List the cluster's bookies, drain or recover one, and follow repair.
 
-    BOOKIE is a UUID, the beginning of one, or an address.
+    BOOKIE is a UUID, the beginning of a UUID, or an address.
 
     \b
     Examples:
@@ -36,10 +37,10 @@ def command() -> None:
 
 @command.verb("list")
 def list_bookies(admin: Admin) -> Answer:
-    """List every bookie that was not retired, then the ledgers that lost something for good.
+    """List the bookies except retired ones, then the ledgers that lost entries.
 
-    Damaged copies are those of ledgers that were reported of this bookie, until repair has made others. What no copy
-    has any more is lost for good: a line for each ledger, as `quire ledgers lost` has them.
+    "Damaged copies" counts reported ones of the bookie's ledgers until repair has replaced them. Entries without any
+    copy are lost; there is a line for each such ledger, as in `quire ledgers lost`.
 
     \b
     Example:
@@ -65,7 +66,7 @@ def list_bookies(admin: Admin) -> Answer:
 @command.verb("show")
 @click.argument("bookie")
 def show(admin: Admin, bookie: str) -> Answer:
-    """Show BOOKIE, with the damage that was reported of it.
+    """Show BOOKIE and its reported damage.
 
     \b
     Example:
@@ -86,9 +87,9 @@ def show(admin: Admin, bookie: str) -> Answer:
 @click.argument("bookie")
 @click.option("--wait", is_flag=True, help="Show progress until the bookie is retired.")
 def decommission(admin: Admin, bookie: str, wait: bool) -> Answer:
-    """Drain BOOKIE: it takes nothing new, what it holds is copied to others, then it may be stopped for good.
+    """Drain BOOKIE: it gets no new ledgers, and its data are copied to other bookies; then it can be removed.
 
-    Open ledgers leave it by themselves. Take it back with `quire bookies keep`.
+    Open ledgers move to other bookies automatically. Undo this with `quire bookies keep`.
 
     \b
     Example:
@@ -104,7 +105,7 @@ def decommission(admin: Admin, bookie: str, wait: bool) -> Answer:
 @command.verb("recover")
 @click.argument("bookie")
 def recover(admin: Admin, bookie: str) -> Answer:
-    """Copy at once what BOOKIE held, which is not up, instead of waiting whether it comes back.
+    """Copy the data of BOOKIE, which is down, to other bookies at once, instead of after the usual delay.
 
     \b
     Example:
@@ -116,7 +117,7 @@ def recover(admin: Admin, bookie: str) -> Answer:
 @command.verb("keep")
 @click.argument("bookie")
 def keep(admin: Admin, bookie: str) -> Answer:
-    """Take back what `decommission` or `recover` asked for BOOKIE.
+    """Cancel `decommission` or `recover` of BOOKIE.
 
     \b
     Example:
@@ -126,9 +127,9 @@ def keep(admin: Admin, bookie: str) -> Answer:
 
 
 @command.verb("repair")
-@click.option("--run", is_flag=True, help="Have every ledger looked at now.")
+@click.option("--run", is_flag=True, help="Check all ledgers now.")
 def repair(admin: Admin, run: bool) -> Answer:
-    """Show what repair does.
+    """Show the state of repair, which replaces missing copies of entries.
 
     \b
     Example:
@@ -139,17 +140,48 @@ def repair(admin: Admin, run: bool) -> Answer:
     return fields(admin.get(REPAIR))
 
 
+@command.verb("orphans", timeout_s=3600)
+@click.option("--delete", is_flag=True, help="Delete the listed ledgers.")
+def orphans(admin: Admin, delete: bool) -> Answer:
+    """List ledgers older than an hour that their topic or state log does not list.
+
+    Such ledgers are left by crashes of processes. With --delete they are deleted, but only if the metadata are
+    verified to be complete and current. Each ledger's record and its owner's list are read again before its deletion.
+
+    \b
+    Example:
+      quire bookies orphans
+    """
+    report = admin.post(f"{LEDGERS}/orphans?delete={str(delete).lower()}")
+    rows = report["orphans"]
+    columns: dict[str, Column] = {
+        "ledger": "ledger",
+        "of": "purpose",
+        "bytes": lambda row: size(row["bytes"]),
+        "created": lambda row: iso_time(row["createdMs"]),
+    }
+    error: QuireError | None = None
+    if report["unproven"]:
+        error = WrongCluster(report["unproven"])
+    elif report["errors"]:
+        error = Unavailable(f"not all ledgers could be deleted: {report['errors'][0]}")
+    done = (
+        f"{report['deleted']} ledgers were deleted" if delete else f"{len(rows)} ledgers that no owner lists"
+    )
+    return Answer(report, table_of(rows, columns, right=("ledger", "bytes")), done, error=error)
+
+
 def _path(bookie: str) -> str:
     return f"{BOOKIES}/{quote(bookie, safe='')}"
 
 
 def _follow(admin: Admin, uuid: str) -> None:
-    """Shows how far it is until the bookie's record is gone: a bar, or lines elsewhere than on a terminal."""
+    """Show progress until the bookie's record is deleted: a bar on a terminal, otherwise lines."""
     try:
         with bar("ledgers copied") as show:
             _follow_on(admin, uuid, show)
     except KeyboardInterrupt:
-        click.echo(f"the bookie drains on; `quire bookies keep {uuid[:8]}` takes it back", err=True)
+        click.echo(f"draining continues; cancel it with `quire bookies keep {uuid[:8]}`", err=True)
         raise
 
 
@@ -173,6 +205,6 @@ def _follow_on(admin: Admin, uuid: str, show: Show) -> None:
 def _progress(row: dict[str, Any], repair: dict[str, Any]) -> str:
     open_ledgers = f", {repair['open']} still open" if repair["open"] else ""
     return (
-        f"{repair['checked']} of {repair['ledgers']} ledgers looked at, {repair['repaired']} copied "
+        f"{repair['checked']} of {repair['ledgers']} ledgers checked, {repair['repaired']} copied "
         f"({size(repair['bytesCopied'])}), {row['ledgersLeft']} left{open_ledgers}"
     )

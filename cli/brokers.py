@@ -1,4 +1,4 @@
-"""`quire brokers`: who is there, who owns what and why; and a bundle moved, or split, by hand."""
+"""`quire brokers`: list brokers and the owner of each bundle; unload or split a bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPENAPI = "/quire/v1/openapi.json"
 
 @click.group("brokers", cls=Noun)
 def command() -> None:
-    """Who is there, who owns what and why; move or split a bundle.
+    """Show brokers, and the owner of each bundle and why; move or split a bundle.
 
     A bundle is a part of a namespace, TENANT/NAMESPACE/LOW_HIGH by the hashes of its topics' names; one broker owns it.
 
@@ -34,7 +34,7 @@ def command() -> None:
 
 @command.verb("list")
 def list_brokers(admin: Admin) -> Answer:
-    """List the brokers with their bundles, topics and load (1: a message, or 1 KiB, a second).
+    """List the brokers with their bundles, topics and load (1 is one message, or 1 KiB, per second).
 
     \b
     Example:
@@ -56,14 +56,14 @@ def list_brokers(admin: Admin) -> Answer:
 @command.verb("show")
 @click.argument("broker", required=False)
 def show(admin: Admin, broker: str | None) -> Answer:
-    """Show which bundles BROKER (or each) owns, since when and why.
+    """Show the bundles of BROKER, or of all brokers, with the time and reason of their assignment.
 
     \b
     Example:
       quire brokers show broker-1:6650
     """
     if broker is not None and broker not in [row["broker"] for row in admin.get(BROKERS)]:
-        raise NotFound(f"there is no broker {broker}; `quire brokers list` tells who is there")
+        raise NotFound(f"there is no broker {broker}; see `quire brokers list`")
     rows = [row for row in admin.get(f"{BROKERS}/bundles") if broker in (None, row["broker"])]
     columns: dict[str, Column] = {
         "bundle": "bundle",
@@ -79,7 +79,7 @@ def show(admin: Admin, broker: str | None) -> Answer:
 @command.verb("unload")
 @click.argument("bundle")
 def unload(admin: Admin, bundle: str) -> Answer:
-    """Close BUNDLE's topics on their broker; the least loaded one takes it at the next lookup.
+    """Unload BUNDLE from its broker; the least loaded broker takes it at the next lookup.
 
     \b
     Example:
@@ -91,12 +91,14 @@ def unload(admin: Admin, bundle: str) -> Answer:
 
 @command.verb("split")
 @click.argument("bundle")
-@click.option("--at", default="", metavar="HASH", help="Where the second one begins, eight hex digits.")
+@click.option(
+    "--at", default="", metavar="HASH", help="Hash at which the second bundle begins, eight hex digits."
+)
 def split(admin: Admin, bundle: str, at: str) -> Answer:
-    """Make two bundles of BUNDLE, on the same broker; its topics go on meanwhile.
+    """Split BUNDLE into two, on the same broker, without interrupting its topics.
 
-    Brokers do so by themselves with a bundle that is too much load to be moved. Without --at each has about half of the
-    topics that are loaded.
+    Brokers automatically split a bundle whose load is too high to move. Without --at, each gets about half of the
+    loaded topics.
 
     \b
     Example:
@@ -108,19 +110,20 @@ def split(admin: Admin, bundle: str, at: str) -> Answer:
 
 @command.verb("forget")
 @click.argument("bundle")
-@click.option("--accept-loss", is_flag=True, help="Do so; without it the command refuses.")
+@click.option("--accept-loss", is_flag=True, help="Confirm the loss of the subscriptions.")
 def forget(admin: Admin, bundle: str, accept_loss: bool) -> Answer:
-    """Have BUNDLE, whose state log cannot be read, forget its subscriptions, so that its topics can be loaded again.
+    """Discard the subscriptions of BUNDLE, whose state log is unreadable, so that its topics can be loaded again.
 
-    Messages stay. Make the subscriptions anew before consumers come, or they begin behind all messages. Producers with
-    deduplication may store once more what they send again.
+    Messages are kept. Create the subscriptions again before consumers connect, otherwise they start after all messages.
+    Messages that producers with deduplication send again may be stored twice. The command fails while the metadata are
+    older than a copy of them: rebuild them, or accept them with `quire rescue accept-older`.
 
     \b
     Example:
       quire brokers forget public/default/00000000_10000000 --accept-loss
     """
     admin.put(f"{BROKERS}/bundles/{_bundle(bundle)}/forget?accept_loss={str(accept_loss).lower()}")
-    return done(f"bundle {bundle} begins with no subscriptions", bundle=bundle, forgotten=True)
+    return done(f"bundle {bundle}: subscriptions discarded", bundle=bundle, forgotten=True)
 
 
 @command.verb("openapi")
@@ -137,7 +140,7 @@ def openapi(admin: Admin) -> Answer:
 
 def _bundle(text: str) -> str:
     if text.count("/") != 2:
-        raise ConfigurationError(f"{text!r} is no bundle; `quire brokers show` lists them")
+        raise ConfigurationError(f"{text!r} is not a bundle; `quire brokers show` lists them")
     return text
 
 

@@ -1,4 +1,4 @@
-"""`quire certs`: an authority and certificates for a first try, and for clusters that have no other."""
+"""`quire certs`: a certificate authority for tests, and for clusters without another authority."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ client_certificates = "optional"
 
 _directory = click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 _days = click.option(
-    "--days", type=click.IntRange(1, 3_650), default=365, show_default=True, help="How long it is valid."
+    "--days",
+    type=click.IntRange(1, 3_650),
+    default=365,
+    show_default=True,
+    help="Validity of the certificate in days.",
 )
 
 
 @click.group("certs")
 def command() -> None:
-    """An authority of your own, and certificates that it has signed. Processes read renewed ones by themselves.
+    """Create a certificate authority and sign certificates. Processes reload renewed certificates automatically.
 
     \b
     Examples:
@@ -41,14 +45,22 @@ def command() -> None:
 
 @command.command("make")
 @_directory
-@click.option("--hosts", default="localhost,127.0.0.1", show_default=True, help="Names and addresses.")
-@click.option("--name", default="node", show_default=True, help="Its files are NAME.pem and NAME-key.pem.")
+@click.option(
+    "--hosts",
+    default="localhost,127.0.0.1",
+    show_default=True,
+    help="Host names and addresses for the certificate.",
+)
+@click.option(
+    "--name", default="node", show_default=True, help="Name of the files NAME.pem and NAME-key.pem."
+)
 @_days
 @json_option
 def make(directory: Path, hosts: str, name: str, days: int, as_json: bool) -> None:
-    """Sign a certificate for brokers, bookies and gateways on HOSTS; of an authority in DIRECTORY, made if need be.
+    """Sign a certificate for brokers, bookies and gateways on HOSTS, by the authority in DIRECTORY.
 
-    DIRECTORY also gets a security file to start with. Its authority's key is for whoever signs, and for no process.
+    The authority is created if missing. An initial security file is written to DIRECTORY, too. Only signing needs the
+    authority's key; servers do not.
     """
     certs = _library()
     is_there = (directory / f"{certs.AUTHORITY}.pem").exists()
@@ -73,14 +85,14 @@ def make(directory: Path, hosts: str, name: str, days: int, as_json: bool) -> No
 @_days
 @json_option
 def user(directory: Path, role: str, days: int, as_json: bool) -> None:
-    """Sign a certificate for a client whose role is ROLE. It opens no bookie and passes for no server."""
+    """Sign a certificate for clients with the role ROLE. Bookies refuse it, and servers cannot use it."""
     certificate, key = _library().Authority.load(directory).sign_user(role, days)
     found = {"certificate": str(certificate), "key": str(key)}
     Answer(found, found).say(as_json)
 
 
 def _library() -> Any:
-    """Imported late: a library that processes without a security file need not have."""
+    """Import the library late: processes without a security file do not need it."""
     try:
         from quire.security import certs
     except ModuleNotFoundError as error:

@@ -1,14 +1,12 @@
-"""`quire check`: publish numbered messages while you kill what you like, then prove that nothing acknowledged is lost.
+"""`quire check`: publishes numbered messages while processes are killed, and checks that no acknowledged one is lost.
 
-What a run may find, by what it asked of the cluster:
-
-| a message                              | is                                                                       |
-|----------------------------------------|--------------------------------------------------------------------------|
-| acknowledged and read                  | as it should be                                                          |
-| acknowledged and not read              | **lost**                                                                 |
-| read, its first copies not in order    | **out of order**                                                         |
-| never acknowledged, read or not        | open: nothing was promised                                               |
-| read twice                             | sent again when a connection was lost; only deduplication rules that out |
+| message                       | result                                                             |
+|-------------------------------|--------------------------------------------------------------------|
+| acknowledged and read         | correct                                                            |
+| acknowledged and not read     | **lost**                                                           |
+| first copy read out of order  | **out of order**                                                   |
+| not acknowledged, read or not | allowed: it may be lost or stored                                  |
+| read twice                    | resent after a connection was lost; only deduplication prevents it |
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from quire.client.batch import Publication
 
 PATIENCE_S: Final = 120.0
-"""How long a message may wait for its receipt: longer than any failover."""
+"""Seconds to wait for a receipt: longer than any failover."""
 
 _TICK_S: Final = 0.02
 _DELETE_S: Final = 10.0
@@ -49,7 +47,7 @@ _DELETE_S: Final = 10.0
 
 @dataclass
 class Verdict:
-    """What became of one run's messages, over all its topics."""
+    """Result of one run, over the messages of all its topics."""
 
     published: int = 0
     acknowledged: int = 0
@@ -66,7 +64,7 @@ class Verdict:
         return not (self.lost or self.out_of_order)
 
     def judge(self, topic: str, acknowledged: set[int], read: list[int]) -> None:
-        """Count one topic: numbers that were acknowledged, and numbers as they were read from its beginning."""
+        """Add the result of one topic: its acknowledged message numbers, and all its numbers in reading order."""
         firsts = list(dict.fromkeys(read))
         lost = sorted(acknowledged - set(firsts))
         self.acknowledged += len(acknowledged)
@@ -83,13 +81,13 @@ class Verdict:
             f"The slowest receipt took {self.slowest_receipt_s:.2f} s."
         )
         if self.is_good:
-            return f"{counts}\nNothing that was acknowledged is lost, and all is in order."
+            return f"{counts}\nNo acknowledged message is lost, and all are in order."
         examples = "".join(f"\n  {one}" for one in self.first_lost)
         return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}"
 
 
 class _Receipts:
-    """How long those that publish waited, to the nearest tick: the first message of each tick stands for the others."""
+    """Latency of receipts, measured to the nearest tick for the first message of each tick."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._waiting: dict[str, deque[tuple[float, Publication]]] = {topic: deque() for topic in topics}
@@ -101,7 +99,7 @@ class _Receipts:
             waiting.append((now, publication))
 
     def look(self, now: float) -> bool:
-        """Whether there are some to wait for."""
+        """Measure receipts that arrived, and return whether more are expected."""
         for waiting in self._waiting.values():
             while waiting and waiting[0][1].is_done:
                 self.slowest_s = max(self.slowest_s, now - waiting.popleft()[0])
@@ -120,7 +118,11 @@ class _Receipts:
     "--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages/s over all topics."
 )
 @click.option("--topics", "count", type=click.IntRange(1), default=4, show_default=True)
-@click.option("--keep", is_flag=True, help="Keep the topics, which are deleted when all is well.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the topics. By default they are deleted unless messages are lost or out of order.",
+)
 @client_options
 @click.option(
     "--admin-url",
@@ -143,9 +145,10 @@ def command(
     admin_url: str | None,
     as_json: bool,
 ) -> None:
-    """Publish numbered messages to new topics, read them back, and say whether an acknowledged one is lost.
+    """Publish numbered messages to new topics, read them back, and check that no acknowledged one is lost.
 
-    Kill, stop and cut off what you like meanwhile; Ctrl-C ends the publishing early. Exit code 1: something is lost.
+    Meanwhile, kill, stop or disconnect processes. Ctrl-C ends publishing early. Exit code 1: messages are lost or out
+    of order.
 
     \b
     Examples:
@@ -171,7 +174,7 @@ def command(
 
 
 def _delete(names: list[str], admin_url: str | None, admin: Admin) -> list[str]:
-    """Delete the topics; those that stay, for a cluster that is being broken need not answer just now."""
+    """Delete the topics; return the names of topics that could not be deleted, for example without brokers."""
     kept = []
     for name in names:
         try:
@@ -181,14 +184,14 @@ def _delete(names: list[str], admin_url: str | None, admin: Admin) -> list[str]:
             kept.append(name)
     if kept and admin_url is None:
         click.echo(
-            f"{admin.url} was asked to delete; if these brokers have their HTTP elsewhere, --admin-url says where",
+            f"the requests were sent to {admin.url}; if the brokers' HTTP address differs, set --admin-url",
             err=True,
         )
     return kept
 
 
 def _beside(service_url: str) -> str:
-    """Where the HTTP of these brokers usually is, for the clients' protocol does not tell."""
+    """Return the default HTTP URL on the host of `service_url`."""
     first = urlsplit(service_url.partition(",")[0])
     host = first.hostname or ""
     if first.scheme == "pulsar+ssl":
@@ -219,7 +222,7 @@ async def _check(client: Client, names: list[str], seconds: float, rate: int) ->
 async def _publish(
     client: Client, sent: dict[str, list[Publication]], receipts: _Receipts, seconds: float, rate: int
 ) -> None:
-    """Message n of a topic is the text of n. Producers stay open: what they wait for is judged later."""
+    """Publish n as the text of message n of each topic. Producers stay open, because receipts are checked later."""
     from quire.client import ProducerSettings
 
     settings = ProducerSettings(send_timeout_ms=int(PATIENCE_S * 1000))

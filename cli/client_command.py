@@ -1,7 +1,7 @@
-"""What the commands share that are clients of a broker: how to reach it, and how they end.
+"""Common parts of client commands: connection options, and the handling of Ctrl-C.
 
-The first Ctrl-C ends the work in hand and lets the command finish: what was published is waited for, what was printed
-is acknowledged. The second ends it at once.
+The first Ctrl-C ends the work in progress and lets the command finish: it waits for receipts of published messages, and
+acknowledges printed messages. The second Ctrl-C ends the command at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.runtime.tls import ClientTls
 DEFAULT_URL: Final = "pulsar://127.0.0.1:6650"
 INTERRUPTED: Final = 130
 FIRST_CONTACT_S: Final = 2.0
-"""How long the first connection is tried for: a broker that starts at the same moment is there by then."""
+"""Seconds for which the first connection is retried, in case the broker is just starting."""
 
 FIRST_CONTACT_STEP_S: Final = 0.2
 
@@ -44,16 +44,16 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
     ),
     click.option(
         "--operation-timeout-ms",
-        default="15s",  # longer than a broker tries by itself before it says why it cannot
+        default="15s",  # longer than a broker retries before it answers with an error
         show_default=True,
         metavar="TIME",
-        help="How long to look for the broker.",
+        help="Timeout of each operation.",
     ),
 )
 
 
 def client_options(command: _Command) -> _Command:
-    """`--service-url`, `--operation-timeout-ms` and those of TLS and credentials, as `open_client` takes them."""
+    """Add `--service-url`, `--operation-timeout-ms` and the options of TLS and credentials, for `open_client`."""
     command = connection_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -63,16 +63,16 @@ def client_options(command: _Command) -> _Command:
 def open_client(
     service_url: str, operation_timeout_ms: str, tls: ClientTls, credentials: Credentials
 ) -> Client:
-    """The client that the options describe. Raises `ConfigurationError`."""
+    """Create the client for these options. Raises `ConfigurationError`."""
     settings = load(ClientSettings, {"operation_timeout_ms": operation_timeout_ms}).values
     return Client(service_url, settings=settings, tls=tls, authentication=presenting(credentials, tls))
 
 
 @asynccontextmanager
 async def connected(client: Client) -> AsyncIterator[Client]:
-    """The client, once a broker has answered it: a wrong address is told at once.
+    """Enter the client after a broker has answered, so that a wrong address is reported at once.
 
-    A broker that goes away later is waited for, as long as each operation may take.
+    If the broker fails later, each operation waits for it up to the operation timeout.
     """
     async with client:
         await _first_contact(client)
@@ -88,7 +88,9 @@ async def _first_contact(client: Client) -> None:
                 await client.connect()
             return
         except TimeoutError:
-            raise Unavailable(f"no broker answers at {client.service_url}") from None
+            raise Unavailable(
+                f"no broker answers at {client.service_url}; check that one is running there"
+            ) from None
         except Unavailable:
             if loop.time() + FIRST_CONTACT_STEP_S > deadline:
                 raise
@@ -96,7 +98,7 @@ async def _first_contact(client: Client) -> None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work on the event loop of production."""
+    """Run a command's work on uvloop, the event loop that servers use."""
     import uvloop
 
     outcome: T = uvloop.run(work)
@@ -105,7 +107,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def until_interrupted(task: asyncio.Task[Any]) -> Iterator[None]:
-    """Within, the first Ctrl-C (or SIGTERM) cancels `task` instead of the whole command."""
+    """Let the first Ctrl-C (or SIGTERM) cancel `task` instead of the whole command."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:

@@ -1,10 +1,11 @@
-"""Is the cluster well? Asked of any broker over REST, and, where none answers, of the metadata store itself.
+"""Health checks of a cluster, over REST through any broker, or from the metadata store if no broker answers.
 
-    its members     each says what is wrong with itself (`member_checks`, `runtime/machine`); who is silent is named
-    among them      one version, clocks that agree, bookies that are away or full, repair, ledgers that lost entries
-    the store       ZooKeeper's servers one by one, whether a cluster was begun there, who is registered
+    each member       the problems that it reports of itself (`member_checks`, `runtime/machine`), or that it does not
+                      respond
+    the cluster       versions, clock differences, absent or full bookies, repair, ledgers that lost entries
+    metadata store    each ZooKeeper server, whether a cluster was created there, which members are registered
 
-Each says where it was met. What could not be looked at is a note, so that nobody takes it for well.
+Each finding names the place that was checked. A check that could not run is listed as a note.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Any, Final
 
-from quire.cli.member_checks import of_object_store, of_servers
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.cluster import find_cluster
@@ -23,7 +23,8 @@ from quire.metadata.open import open_store as open_metadata
 from quire.metadata.zookeeper_servers import look as look_at_servers
 from quire.objects.open import open_store as open_objects
 from quire.objects.store import ObjectStore
-from quire.runtime.credentials import Credentials
+from quire.process.member_checks import of_object_store, of_servers
+from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.findings import Finding, error, warning
 from quire.runtime.member import DOCTOR
@@ -39,7 +40,7 @@ CLUSTER: Final = "the cluster"
 
 @dataclass
 class Looked:
-    """What was found, by where it was; what was looked at, and what could not be."""
+    """Findings by place, the places that were checked, and the checks that could not run."""
 
     found: list[tuple[str, Finding]] = field(default_factory=list)
     at: list[str] = field(default_factory=list)
@@ -51,38 +52,42 @@ class Looked:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """JSON, the worst first."""
+        """The findings as JSON, the worst first."""
         rows = [{"where": where, **one.to_json()} for where, one in self.found]
         return sorted(rows, key=lambda row: str(row["level"]))
 
 
 def look_at_cluster(admin: Admin, looked: Looked) -> None:
-    """By REST. Raises `NotAuthorized`, `NotAuthenticated`."""
+    """Check the cluster through REST. Raises `NotAuthorized` or `NotAuthenticated`."""
     try:
         said, asked_ms, answered_ms = _members(admin, looked)
     except (Unavailable, ConfigurationError) as problem:
-        looked.add(CLUSTER, [error(str(problem), "start one, or name another address with --admin-url")])
+        looked.add(CLUSTER, [error(str(problem), "start a broker, or set --admin-url to another address")])
         return
     for member in said["members"]:
         own = [Finding(**one) for one in member["findings"]]
         looked.add(f"{member['kind']} {member['name']}", [*own, *_clock(member, asked_ms, answered_ms)])
     looked.not_at += said["unasked"]
     looked.add(
-        CLUSTER, [error(one, "see whether it runs and what its log ends with") for one in said["silent"]]
+        CLUSTER, [error(one, "check that it is running, and the end of its log") for one in said["silent"]]
     )
     try:
         looked.add(CLUSTER, [*_of_overview(admin.get(OVERVIEW), said), *_lost(admin.get(LOST))])
     except NotFound:
-        told = f"what answers at {admin.url} is not a broker of this version"
+        told = f"the server at {admin.url} is not a broker of this version"
         looked.add(
-            CLUSTER, [error(told, "see who listens there (ss -ltnp), or name a broker with --admin-url")]
+            CLUSTER,
+            [error(told, "check which process listens there (ss -ltnp), or set --admin-url to a broker")],
         )
     except Unavailable as problem:
-        looked.add(CLUSTER, [error(str(problem), "see what its brokers lack, mostly the metadata store")])
+        looked.add(CLUSTER, [error(str(problem), "check whether its brokers reach the metadata store")])
 
 
 def asked_of_all(admin: Admin, path: str) -> dict[str, Any]:
-    """What members say, and a gateway where it is asked, which nobody else knows of. Raises `NotFound` and others."""
+    """Return the reports of all registered members. Raises `NotFound`.
+
+    If `admin` connects to a gateway, its report is added, because gateways are not registered.
+    """
     said: dict[str, Any] = admin.get(path)
     for one in admin.get(f"{path}?here=true")["members"]:
         if one["kind"] == "gateway":
@@ -91,7 +96,7 @@ def asked_of_all(admin: Admin, path: str) -> dict[str, Any]:
 
 
 def _members(admin: Admin, looked: Looked) -> tuple[Mapping[str, Any], int, int]:
-    """What they say, and when they were asked and had answered, by our clock."""
+    """Return the members' reports, and the times in ms of request and response by this machine's clock."""
     asked_ms = time.time_ns() // 1_000_000
     try:
         said = asked_of_all(admin, DOCTOR)
@@ -102,13 +107,13 @@ def _members(admin: Admin, looked: Looked) -> tuple[Mapping[str, Any], int, int]
 
 
 def _clock(member: Mapping[str, Any], asked_ms: int, answered_ms: int) -> Iterator[Finding]:
-    """It looked at its clock between our question and the answer."""
+    """Check the member's clock, which it has read between this machine's request and the response."""
     off_ms = max(asked_ms - member["nowMs"], member["nowMs"] - answered_ms)
     if off_ms > CLOCKS_MS_MAX:
         side = "behind" if member["nowMs"] < asked_ms else "ahead of"
         yield warning(
             f"its clock is {off_ms / 1000:.1f} s {side} that of this machine",
-            "keep all clocks by NTP: retention, delayed delivery and tokens go by them",
+            "synchronize all clocks by NTP: retention, delayed delivery and tokens depend on them",
         )
 
 
@@ -116,9 +121,9 @@ def _of_overview(overview: Mapping[str, Any], said: Mapping[str, Any]) -> Iterat
     for broker in overview["brokers"]:
         now = broker.get("now") or {}
         for why in now.get("whyNotReady", ()):
-            yield error(f"broker {broker['broker']} is not ready: {why}", "its log says more")
+            yield error(f"broker {broker['broker']} is not ready: {why}", "see its log")
         for what in now.get("warnings", ()):
-            yield warning(f"broker {broker['broker']}: {what}", "`quire ledgers lost` says how to go on")
+            yield warning(f"broker {broker['broker']}: {what}", "see `quire ledgers lost`")
     yield from _bookies(overview["bookies"])
     yield from _versions([*said["members"], *overview["brokers"], *overview["bookies"]])
     yield from _repair(overview["repair"])
@@ -127,11 +132,11 @@ def _of_overview(overview: Mapping[str, Any], said: Mapping[str, Any]) -> Iterat
 def _bookies(bookies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     for one in bookies:
         name = f"bookie {one['address'] or one['uuid'][:8]}"
-        note = one["note"] or "`quire bookies show` says more"
+        note = one["note"] or "see `quire bookies show`"
         if one["state"] in ("absent", "lost", "draining, absent"):
-            yield error(f"{name} is away ({one['state']})", note)
+            yield error(f"{name} is down ({one['state']})", note)
         elif one["state"] == "read-only":
-            yield warning(f"{name} takes no new blocks", note)
+            yield warning(f"{name} accepts no new entries", note)
         if one["totalBytes"] and one["freeBytes"] < FREE_SHARE_MIN * one["totalBytes"]:
             free = f"{one['freeBytes'] >> 20} of {one['totalBytes'] >> 20} MiB free"
             yield warning(
@@ -140,7 +145,7 @@ def _bookies(bookies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         if one["damagedCopies"]:
             yield warning(
                 f"{name} has damaged copies of {one['damagedCopies']} ledgers",
-                "repair makes others by itself (`quire bookies repair`); look at its disk (smartctl)",
+                "repair replaces them automatically (`quire bookies repair`); check the disk (smartctl)",
             )
 
 
@@ -155,7 +160,7 @@ def _versions(members: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
         )
         yield warning(
             f"several versions run: {told}",
-            "finish the upgrade, or go back: neighbours work together for its time",
+            "finish the upgrade, or roll it back: two successive versions work together only for an upgrade",
         )
 
 
@@ -163,7 +168,7 @@ def _repair(repair: Mapping[str, Any]) -> Iterator[Finding]:
     if repair["failed"]:
         yield warning(
             f"repair could not copy {repair['failed']} ledgers: {repair['error']}",
-            "`quire bookies repair` shows more; it tries again by itself",
+            "see `quire bookies repair`; it retries automatically",
         )
 
 
@@ -171,7 +176,7 @@ def _lost(ledgers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     for one in ledgers:
         yield error(
             f"ledger {one['ledgerId']} of {one['purpose']} lost entries: {one['what']}",
-            "bring back every bookie and disk that was ever taken away; delete nothing before that",
+            "restore all bookies and disks that were removed; delete no data before that",
         )
 
 
@@ -179,22 +184,24 @@ def _lost(ledgers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 async def look_at_metadata(
-    url: str, looked: Looked, tls: Callable[[], SSLContext] | None = None, login: Credentials | None = None
+    url: str, looked: Looked, tls: Callable[[], SSLContext] | None = None, login: Credentials = NOBODY
 ) -> None:
-    """The store that `url` names: its servers, and who is registered."""
+    """Check the metadata store at `url`: its servers, and the registered members."""
     where = url.partition("?")[0]
     if not url.startswith("sqlite:"):
         looked.add(where, of_servers(await look_at_servers(url, tls)))
     try:
-        store = await (open_metadata(url, tls) if login is None else open_metadata(url, tls, login))
+        store = await open_metadata(url, tls, login, create=False)
     except QuireError as problem:
-        looked.add(where, [error(str(problem), "see that ZooKeeper runs, and that this machine reaches it")])
+        looked.add(
+            where, [error(str(problem), "check that ZooKeeper is running, and reachable from this machine")]
+        )
         return
     try:
         looked.add(where, await _registered(store, url))
     except QuireError as problem:
         looked.add(
-            where, [error(str(problem), "give the address and chroot that the bookies are started with")]
+            where, [error(str(problem), "use the address and chroot with which the bookies were started")]
         )
     finally:
         await store.close()
@@ -202,14 +209,16 @@ async def look_at_metadata(
 
 async def _registered(store: Any, url: str) -> list[Finding]:
     if url.startswith("sqlite:"):
-        return []  # a standalone registers nobody
+        return []  # a standalone process registers no member
     await find_cluster(store, url)
     found = []
     up = set(await store.children(paths.BOOKIES_AVAILABLE))
     for uuid, record in (await known_bookies(store)).items():
         if uuid not in up:
             found.append(
-                error(f"bookie {record.address or uuid} is not up", "start it, or `quire bookies recover`")
+                error(
+                    f"bookie {record.address or uuid} is not up", "start it, or run `quire bookies recover`"
+                )
             )
     if not await store.children(paths.BROKERS):
         found.append(error("no broker is registered", "start one with this --metadata"))
@@ -217,7 +226,7 @@ async def _registered(store: Any, url: str) -> list[Finding]:
 
 
 async def look_at_object_store(url: str, looked: Looked) -> None:
-    """What archiving does, and what a write-ahead log rests on."""
+    """Check that the object store supports the operations of archiving and write-ahead logs."""
     store = open_objects(url)
     try:
         found = list(await of_object_store(store, "the object store"))
@@ -230,7 +239,7 @@ async def _of_probe(store: ObjectStore) -> list[Finding]:
     try:
         await probe(store)
     except ConfigurationError as problem:
-        return [warning(str(problem), "archiving works all the same; a write-ahead log there does not")]
+        return [warning(str(problem), "archiving works, but a write-ahead log there does not")]
     except QuireError as problem:
-        return [error(str(problem), "see whether it is overloaded, and try again")]
+        return [error(str(problem), "check whether it is overloaded, and try again")]
     return []

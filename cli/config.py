@@ -1,4 +1,4 @@
-"""`quire config`: the effective settings of a process and where each came from, and a sample file."""
+"""`quire config`: the effective settings of a process with their sources, and a sample file."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, Final
 
 import click
 
-from quire.cli import bookie, broker, gateway
-from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
 from quire.cli.noun import json_option
 from quire.cli.output import Answer, Table
-from quire.cli.settings import Given, settings_options
+from quire.cli.settings import settings_options
+from quire.process import bookie, broker, gateway, standalone
+from quire.process.settings import Given
 from quire.runtime import settings
 
 PROCESSES: Final[Mapping[str, tuple[tuple[type, ...], Mapping[str, Any]]]] = {
-    "standalone": (STANDALONE_KINDS, STANDALONE_DEFAULTS),
-    "broker": (broker.KINDS, broker.CLUSTER_DEFAULTS),
+    "standalone": (standalone.KINDS, standalone.DEFAULTS),
+    "broker": (broker.KINDS, broker.DEFAULTS),
     "bookie": (bookie.KINDS, {}),
     "gateway": (gateway.KINDS, {}),
 }
-"""The settings of each, and where its defaults are its own."""
+"""Settings classes of each process, and the defaults that the process overrides."""
 
 
 @click.group("config")
 def command() -> None:
-    """Show the effective settings and where each came from.
+    """Show the effective settings and the source of each.
 
-    A flag beats the environment (QUIRE_NAME), which beats the file of --config, which beats the default.
+    A flag overrides the environment (QUIRE_NAME), which overrides the file of --config, which overrides the default.
 
     \b
     Examples:
@@ -38,11 +38,11 @@ def command() -> None:
 
 
 @command.command("show")
-@settings_options(*STANDALONE_KINDS, defaults=STANDALONE_DEFAULTS)
+@settings_options(*standalone.KINDS, defaults=standalone.DEFAULTS)
 @json_option
 def show(config: Path | None, as_json: bool, **flags: Any) -> None:
-    """Print every setting of `quire standalone`, its value, and whether a flag, the environment or a file set it."""
-    rows = [row for loaded in load_standalone(Given(flags, config)).all for row in settings.shown(loaded)]
+    """Print all settings of `quire standalone`, their values and sources (flag, environment, file or default)."""
+    rows = [row for loaded in standalone.load(Given(flags, config)) for row in settings.shown(loaded)]
     values = {name: {"value": value, "source": source} for name, value, source in rows}
     Answer(values, Table(("setting", "value", "from"), rows)).say(as_json)
 
@@ -50,7 +50,7 @@ def show(config: Path | None, as_json: bool, **flags: Any) -> None:
 @command.command("sample")
 @click.argument("process", type=click.Choice(list(PROCESSES)), default="standalone")
 def sample(process: str) -> None:
-    """Print a configuration file with every setting of `quire PROCESS` at its default, commented out.
+    """Print a configuration file with all settings of `quire PROCESS`, commented out, with their defaults.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""`--tls-trust-certs`, `--token-file` and their like: how a command is secured where it calls a broker.
+"""Options for TLS and credentials of commands that connect to a broker: `--tls-trust-certs`, `--token-file` etc.
 
-No flag takes a token itself: command lines are seen by everybody on the machine. The environment does, `QUIRE_TOKEN`. A
-flag beats the environment; of what is presented whole: who gives a user does not mean the token of the environment.
+No option takes the token itself, because all users of the machine can see command lines; `QUIRE_TOKEN` does. An
+option overrides the environment for all credentials: with `--user`, a token in the environment is ignored.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from quire.runtime.tls import ClientTls
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _TLS: Final = {
-    "authority": ("--tls-trust-certs", "Authorities to trust, PEM; without it those of the system."),
-    "certificate": ("--tls-certificate", "Certificate to show, PEM."),
-    "key": ("--tls-key", "The key of --tls-certificate, PEM."),
+    "authority": (
+        "--tls-trust-certs",
+        "PEM file of trusted certificate authorities; by default those of the system.",
+    ),
+    "certificate": ("--tls-certificate", "PEM file of the client certificate."),
+    "key": ("--tls-key", "PEM file of the key of --tls-certificate."),
 }
 
 _CREDENTIALS: Final = {
     "token_file": (
         "--token-file",
         "FILE",
-        "File with the token to present; or QUIRE_TOKEN has the token itself",
+        "File with the token to log in with; QUIRE_TOKEN may contain the token itself",
     ),
     "user": ("--user", "NAME", "User to log in as, with --password-file"),
     "password_file": ("--password-file", "FILE", "File with the password of --user"),
@@ -37,7 +40,7 @@ _CREDENTIALS: Final = {
 
 
 def connection_options(command: _Command) -> Callable[..., Any]:
-    """A decorator: the command gets them as `tls`, a `ClientTls`, and `credentials`."""
+    """Add options for TLS and credentials to a command, which gets `tls`, a `ClientTls`, and `credentials`."""
 
     @wraps(command)
     def run(*arguments: Any, **words: Any) -> Any:
@@ -69,7 +72,7 @@ def _tls_option(name: str, flag: str, prose: str) -> Callable[[Callable[..., Any
 
 
 def _presented(given: Mapping[str, str], words: Mapping[str, Any]) -> Credentials:
-    """Those that are given, else of the environment, else of the profile, if that is of the same brokers."""
+    """Return the credentials of the options, else of the environment, else of a profile for these brokers."""
     found = given_or_of_environment(given)
     if found != NOBODY:
         return found

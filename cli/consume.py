@@ -1,7 +1,7 @@
-"""`quire consume`: prints the messages of a topic, and acknowledges what it has printed.
+"""`quire consume`: prints the messages of a topic, and then acknowledges them.
 
-Messages are printed in small groups: what is there is written and flushed, and only then acknowledged. So a
-message is acknowledged at the earliest when it has left this process.
+The messages that have arrived are written and flushed together, and only then acknowledged. So a message is not
+acknowledged before this process has written it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 
 @dataclass(frozen=True)
 class Job:
-    """What to print, and when to end. `start` is `earliest`, `latest` or a publish time in ms."""
+    """Options of one run. `start` is `earliest`, `latest` or a publish time in ms."""
 
     topic: str
     subscription: str
@@ -63,7 +63,7 @@ class Job:
 @click.option(
     "-s",
     "--subscription",
-    help="Its cursor remembers what was acknowledged. Without one: a new one that ends with this command.",
+    help="Name of a durable subscription. By default, a temporary one that ends with this command.",
 )
 @click.option("--type", "type_", type=click.Choice(_TYPES), default="exclusive", show_default=True)
 @click.option(
@@ -72,24 +72,24 @@ class Job:
     default="earliest",
     show_default=True,
     metavar="earliest|latest|TIME",
-    help=f"Where a new subscription begins; {moments.HELP} moves any.",
+    help=f"Start position of a new subscription; {moments.HELP} also moves an existing one.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of messages.")
 @click.option(
     "--follow/--no-follow",
     default=True,
     show_default=True,
-    help="Wait for more, or end with what is there.",
+    help="Wait for more messages, or end after the existing ones.",
 )
 @click.option(
     "--wait",
     default="2s",
     show_default=True,
     metavar="TIME",
-    help="With --no-follow: end after so long without a message.",
+    help="With --no-follow: end after this time without a message.",
 )
-@click.option("--create", is_flag=True, help="Make the topic when it is not there.")
-@click.option("--no-ack", is_flag=True, help="Leave everything unacknowledged.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@click.option("--no-ack", is_flag=True, help="Do not acknowledge the messages.")
 @client_options
 @json_option
 def command(
@@ -108,7 +108,7 @@ def command(
     credentials: Credentials,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC, a line each.
+    """Print the messages of TOPIC, one per line.
 
     \b
     Examples:
@@ -133,7 +133,7 @@ def command(
     try:
         interrupted = run(_consume(open_client(service_url, operation_timeout_ms, tls, credentials), job))
     except BrokenPipeError:
-        # Whoever read has gone; keep the interpreter from flushing into the pipe once more.
+        # The reader closed the pipe; prevent the interpreter from flushing into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if interrupted:
@@ -141,7 +141,7 @@ def command(
 
 
 def _start(text: str) -> str | int:
-    """`earliest`, `latest`, or a time in ms since 1970. Raises `ConfigurationError`."""
+    """Parse `earliest`, `latest`, or a time in ms since 1970. Raises `ConfigurationError`."""
     if text in ("earliest", "latest"):
         return text
     time_ms = moments.time_ms(text)
@@ -153,7 +153,7 @@ def _start(text: str) -> str | int:
 
 
 async def _consume(client: Client, job: Job) -> bool:
-    """Print until the job is done; True when it was interrupted."""
+    """Print messages until the job is done; return whether it was interrupted."""
     from quire.client import EARLIEST, LATEST
 
     consumer = client.consumer(
@@ -178,24 +178,24 @@ async def _consume(client: Client, job: Job) -> bool:
 
 
 async def _refuse_unread(consumer: Consumer[bytes], job: Job, left: dict[str, MessageId]) -> None:
-    """Raise `Unavailable` when messages up to those of `left` were neither given to us nor acknowledged before."""
+    """Raise `Unavailable` if a partition's mark-delete position is before its last message, whose id is in `left`."""
     marks = await consumer.mark_deletes()
     for topic, end in left.items():
         mark = marks[topic]
         if (mark.ledger_id, mark.entry_id) < (end.ledger_id, end.entry_id):
             raise Unavailable(
-                f"not all could be read: {topic} goes on to {end.ledger_id}:{end.entry_id}, and nothing came for "
-                f"{job.wait_s:g} s; `quire topics stats` says why reading fails, or give a longer --wait"
+                f"not all messages were read: {topic} ends at {end.ledger_id}:{end.entry_id}, but no message came for "
+                f"{job.wait_s:g} s; see `quire topics stats` for the reason, or increase --wait"
             )
 
 
 @asynccontextmanager
 async def _entered(consumer: Consumer[bytes], job: Job) -> AsyncIterator[None]:
-    """Within, it is subscribed. Raises `NotFound` for a topic that is not there and is not to be made."""
+    """Subscribe, and close the consumer at the end. Raises `NotFound` for a missing topic that may not be created."""
     try:
         await consumer.start()
     except NotFound:
-        raise NotFound(f"there is no topic {job.topic}; --create makes it") from None
+        raise NotFound(f"topic {job.topic} does not exist; use --create to create it") from None
     try:
         yield
     finally:
@@ -204,11 +204,11 @@ async def _entered(consumer: Consumer[bytes], job: Job) -> AsyncIterator[None]:
 
 @dataclass
 class Rest:
-    """What is still to come of one partition. Its end need not come: it may have been acknowledged before."""
+    """Remaining messages of one partition. The last may not be delivered, because it may be acknowledged already."""
 
     end: MessageId
     messages: int | None
-    """None: not known."""
+    """Number of remaining messages; None if unknown."""
     place: tuple[int, int, int] = (-1, -1, -1)
 
     @property
@@ -216,25 +216,28 @@ class Rest:
         return self.messages == 0 or self.end.entry_id < 0 or self.place >= self.end.place
 
     def given(self, one: MessageId) -> None:
-        if one.place > self.place:  # what comes again counts once
+        if one.place > self.place:  # redelivered messages count once
             self.place = one.place
             self.messages = None if self.messages is None else self.messages - 1
 
 
 async def _rest(consumer: Consumer[bytes], job: Job) -> dict[str, Rest]:
-    """Of each partition; nothing when the job follows."""
+    """Return the remaining messages of each partition, or an empty dict if the job follows the topic."""
     if job.follow:
         return {}
     messages: dict[str, int] = {}
-    if job.type == "exclusive":  # else others get some
-        with suppress(QuireError):  # not all can be read, as may turn out
+    if job.type == "exclusive":  # other types share messages with other consumers
+        with suppress(QuireError):  # the backlog may be unavailable
             messages = await consumer.backlogs()
     ends = await consumer.last_message_ids()
     return {topic: Rest(end, messages.get(topic)) for topic, end in ends.items()}
 
 
 async def _print_all(consumer: Consumer[bytes], job: Job) -> dict[str, MessageId]:
-    """Print until the job is done; returns the ends of the partitions that nothing more came of, though it might."""
+    """Print messages until the job is done, or until no message arrives in time.
+
+    Returns the last message id of each partition that was not read to its end.
+    """
     rests = await _rest(consumer, job)
     printed = 0
     while printed != job.count and (job.follow or not all(one.is_over for one in rests.values())):
@@ -253,7 +256,7 @@ async def _print_all(consumer: Consumer[bytes], job: Job) -> dict[str, MessageId
 
 
 async def _group(consumer: Consumer[bytes], job: Job, printed: int) -> list[Message[bytes]]:
-    """What is there now, at least one message. Raises TimeoutError when the job does not follow and none comes."""
+    """Take the arrived messages, at least one. Raises TimeoutError if the job does not follow and none arrives."""
     most = GROUP_MESSAGES_MAX if job.count is None else min(GROUP_MESSAGES_MAX, job.count - printed)
     group: list[Message[bytes]] = []
     while len(group) < most:
@@ -265,7 +268,7 @@ async def _group(consumer: Consumer[bytes], job: Job, printed: int) -> list[Mess
 
 
 async def _next(consumer: Consumer[bytes], job: Job, *, wait: bool) -> Message[bytes] | None:
-    """The next message that can be decoded; the others are told of, and stay unacknowledged."""
+    """Return the next decodable message. Report undecodable ones on standard error, without acknowledging them."""
     from quire.client import MessageUndecodable
 
     while True:
@@ -288,7 +291,7 @@ def _print(group: Sequence[Message[bytes]], job: Job) -> None:
 
 
 def _visible(payload: bytes) -> bytes:
-    """For a terminal: what would steer it, and what is no text, as escapes such as \\x1b; tabs stay."""
+    """Escape control characters and bytes that are not text, such as \\x1b, for a terminal; tabs are kept."""
     text = payload.decode(errors="backslashreplace")
     return "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text).encode()
 
@@ -313,7 +316,7 @@ def _as_json(one: Message[bytes]) -> dict[str, Any]:
 
 
 def _payload(payload: bytes | None) -> dict[str, str | None]:
-    """As text, or as base64 when it is none."""
+    """Encode a payload for JSON: as text, or as base64 if it is not text."""
     try:
         return {"payload": None if payload is None else payload.decode()}
     except UnicodeDecodeError:

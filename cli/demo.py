@@ -1,13 +1,13 @@
-"""`quire demo`: the main job on real input, with a kill in the middle and a proof at the end.
+"""`quire demo`: publishes, consumes, archives and reads real data, kills the server meanwhile, and checks the result.
 
-Every line of Python's own standard library becomes a message (its key: the file), published with the stock Pulsar
-client and consumed under one shared subscription by three consumers. In the middle the server is killed and started
-again. Then everything is sealed and archived, and Spark reads the history back, and streams it into another topic.
+Every line of Python's own standard library becomes a message whose key is the file, published with the stock Pulsar
+client and consumed by three consumers of one shared subscription. Halfway, the server is killed and restarted. Then all
+segments are sealed and archived. Spark reads them back, and streams them into another topic.
 
-The proof compares five multisets of (key, line), each by its size and the sum of the CRC32 of its members: what was
-published, what the server acknowledged, what the consumers got (each message counted once, by its id), what Spark read,
-and what is in the other topic. Deduplication is on, so that what the client sends again after the kill is stored once.
-Exit code 0 means that all five are equal and the subscription's backlog is empty.
+The result compares five multisets of (key, line), by their sizes and the sums of their members' CRC32: the messages
+published, acknowledged by the server, received by the consumers (counted once per id), read by Spark, and in the other
+topic. Deduplication is enabled, so messages that the client resends after the kill are stored once. Exit code 0 means
+that all five are equal and the subscription's backlog is empty.
 
 Reading order: `_story`, then `proof`, `server`, `clients` and `spark` in `demo/`.
 """
@@ -30,9 +30,9 @@ import click
 
 from quire.cli.noun import json_option
 from quire.cli.output import Table, print_json
-from quire.cli.processes import QUIRE
 from quire.demo.proof import Multiset, Proof
 from quire.demo.server import DemoServer
+from quire.process.child import QUIRE
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.rest import Admin
 
@@ -45,7 +45,7 @@ BACKLOG_WAIT_S = 30.0
 
 
 class Narrator:
-    """Short lines with the seconds since the start; to standard error when standard output is for programs."""
+    """Prints lines with the seconds since the start; to standard error if standard output has the JSON result."""
 
     def __init__(self, *, quiet_stdout: bool) -> None:
         self.to_stderr = quiet_stdout
@@ -56,14 +56,16 @@ class Narrator:
 
 
 @click.command("demo", epilog="Example: quire demo --lines 100000")
-@click.option("--lines", type=click.IntRange(min=1000), help="Publish only that many lines.  [all of them]")
-@click.option("--keep", is_flag=True, help="Leave the data directory and the logs behind.")
+@click.option(
+    "--lines", type=click.IntRange(min=1000), help="Publish only this number of lines.  [all of them]"
+)
+@click.option("--keep", is_flag=True, help="Keep the data directory and the logs.")
 @json_option
 def command(lines: int | None, keep: bool, as_json: bool) -> None:
-    """Publish, kill, recover, archive and read back with Spark: a tour on real input, with a proof."""
+    """Publish and consume real data, kill the server, archive, read back with Spark, and compare all counts."""
     if importlib.util.find_spec("pulsar") is None:
         raise ConfigurationError(
-            "the demo publishes with the stock client, which is not here: use `make demo`"
+            "the demo needs the stock Pulsar client, which is not installed; use `make demo`"
         )
     narrator = Narrator(quiet_stdout=as_json)
     directory = Path(tempfile.mkdtemp(prefix="quire-demo-"))
@@ -76,13 +78,13 @@ def command(lines: int | None, keep: bool, as_json: bool) -> None:
             shutil.rmtree(directory, ignore_errors=True)
     _print_proof(proof, as_json)
     if not proof.agrees:
-        raise QuireError("the demo's counts differ; run it with --keep and look at the logs")
+        raise QuireError("the demo's counts differ; run it with --keep and check the logs")
     if proof.spark is None:
-        raise QuireError(f"the proof is incomplete: {why_no_spark()}; everything else holds")
+        raise QuireError(f"the check is incomplete: {why_no_spark()}; all other counts are equal")
 
 
 def _story(directory: Path, lines: int | None, narrator: Narrator) -> Proof:
-    """The whole demo, in the order in which it is told."""
+    """Run the steps of the demo, and return the counts."""
     from quire.demo.clients import Consumers, Publisher, connect
 
     texts = standard_library(lines)
@@ -113,7 +115,7 @@ def _story(directory: Path, lines: int | None, narrator: Narrator) -> Proof:
 
 
 def standard_library(lines_max: int | None) -> list[tuple[str, bytes]]:
-    """(file, line) for every line of the interpreter's own library, in the order of the files' names."""
+    """Return (file, line) for every line of the interpreter's own library, in the order of the files' names."""
     root = Path(sysconfig.get_path("stdlib"))
 
     def read() -> Iterator[tuple[str, bytes]]:
@@ -127,7 +129,7 @@ def standard_library(lines_max: int | None) -> list[tuple[str, bytes]]:
 
 
 def _kill_and_start(server: DemoServer, publisher: Any, consumers: Any, narrator: Narrator) -> int:
-    """When it was killed, in ms."""
+    """Kill the server and start it again; return the time of the kill in ms."""
     server.kill()
     killed_ms = time.time_ns() // 1_000_000
     narrator.say(
@@ -139,10 +141,10 @@ def _kill_and_start(server: DemoServer, publisher: Any, consumers: Any, narrator
 
 
 def _backlog(admin: Admin) -> int:
-    """The subscription's backlog once the last acknowledgements have arrived.
+    """Return the subscription's backlog after the last acknowledgements have arrived.
 
-    The consumers must still be there: acknowledgements that the client gathered and had not sent before the kill are
-    lost, so these messages come once more.
+    The consumers must still be connected: acknowledgements that the client had not sent before the kill are lost, so
+    these messages are redelivered.
     """
     until = time.monotonic() + BACKLOG_WAIT_S
     while True:
@@ -162,10 +164,10 @@ def _archive(admin: Admin, narrator: Narrator) -> None:
 
 
 def _spark(server: DemoServer, directory: Path, killed_ms: int, proof: Proof, narrator: Narrator) -> None:
-    """What Spark counts, into `proof`, if it can run here."""
+    """Add Spark's counts to `proof`, if Spark can run here."""
     reason = why_no_spark()
     if reason:
-        narrator.say(f"Spark is left out: {reason}")
+        narrator.say(f"skipping Spark: {reason}")
         return
     from quire.demo.spark import History
 
@@ -183,13 +185,13 @@ def _spark(server: DemoServer, directory: Path, killed_ms: int, proof: Proof, na
 
 
 def why_no_spark() -> str:
-    """Why Spark cannot run here; empty when it can."""
+    """Return why Spark cannot run here; empty if it can."""
     for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed (`make demo` installs it)"
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
-        return "there is no java on this machine (17 or newer)"
+        return "Java 17 or newer is not installed on this machine"
     return ""
 
 

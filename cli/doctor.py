@@ -1,4 +1,4 @@
-"""`quire doctor`: what is wrong, with this machine, with each process and with the cluster, and what to change."""
+"""`quire doctor`: check this machine, each process and the cluster, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from quire.cli.cluster_checks import Looked, look_at_cluster, look_at_metadata, 
 from quire.cli.connection_options import connection_options
 from quire.cli.noun import admin_url_option, json_option
 from quire.cli.output import Answer, Found
-from quire.cli.parts import listen
 from quire.metadata.open import look_at
+from quire.process.listeners import listen
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.findings import Finding, error
@@ -29,29 +29,35 @@ ASK_S = 40.0
 
 
 @click.command("doctor")
-@click.option("--machine", is_flag=True, help="Look at this machine alone: before anything runs on it.")
+@click.option("--machine", is_flag=True, help="Check only this machine, before processes run on it.")
 @click.option(
     "--disk",
     "disks",
     multiple=True,
     metavar="DIR",
-    help="Look at this directory of this machine, and how long a sync takes there; may be repeated.",
+    help="Check this local directory, and the time that a sync takes there; may be repeated.",
 )
 @click.option(
     "--listen",
     "addresses",
     multiple=True,
     metavar="HOST:PORT",
-    help="Look whether a process could listen there, on this machine; may be repeated.",
+    help="Check that a process can listen on this local address; may be repeated.",
 )
 @click.option(
-    "--metadata", default="", metavar="URL", help="Look at this metadata store, zk://HOST:PORT/CHROOT."
+    "--metadata", default="", metavar="URL", help="Check this metadata store, zk://HOST:PORT/CHROOT."
 )
 @click.option(
-    "--archive", default="", metavar="URL", help="Try what this object store offers, s3://BUCKET/PREFIX."
+    "--archive",
+    default="",
+    metavar="URL",
+    help="Check the operations of this object store, s3://BUCKET/PREFIX.",
 )
 @click.option(
-    "--security", default="", metavar="FILE", help="The processes' security file: how --metadata is reached."
+    "--security",
+    default="",
+    metavar="FILE",
+    help="Security file of the processes, with TLS and credentials for --metadata.",
 )
 @admin_url_option
 @json_option
@@ -68,10 +74,10 @@ def command(
     tls: ClientTls,
     credentials: Credentials,
 ) -> None:
-    """Say what is wrong, and what to change.
+    """Check the cluster, and list problems with suggested fixes.
 
-    It asks a broker, which asks all others and the bookies: each looks at its own machine. Exit code 0: nothing is
-    wrong; 4: something is. docs/doctor.md lists what it looks at.
+    A broker collects reports from all brokers and bookies, each of which checks its own machine. Exit code 0: no
+    problem; 4: problems were found. docs/doctor.md lists the checks.
 
     \b
     Examples:
@@ -100,7 +106,8 @@ def _of_ports(addresses: Sequence[str]) -> Iterator[Finding]:
             listen(address).close()
         except (ConfigurationError, OSError) as problem:
             yield error(
-                str(problem), f"see who listens there (ss -ltnp 'sport = :{address.rpartition(':')[2]}')"
+                str(problem),
+                f"check which process listens there (ss -ltnp 'sport = :{address.rpartition(':')[2]}')",
             )
 
 
@@ -112,11 +119,11 @@ async def _look_at_metadata(url: str, looked: Looked, security: Configuration) -
 def _answer(looked: Looked) -> Answer:
     rows = looked.rows
     shown = [f"{row['level']:<8} {row['where']}: {row['what']}\n         {row['todo']}" for row in rows]
-    notes = [f"not looked at: {one}" for one in looked.not_at]
+    notes = [f"not checked: {one}" for one in looked.not_at]
     at = list(dict.fromkeys(looked.at))
     value: dict[str, Any] = {"findings": rows, "lookedAt": at, "notLookedAt": looked.not_at}
     if not rows:
-        shown = [f"nothing is wrong with {', '.join(at)}"]
+        shown = [f"no problems found: {', '.join(at)}"]
     return Answer(value, *shown, notes=notes, error=Found(_summary(rows)) if rows else None)
 
 

@@ -1,4 +1,4 @@
-"""`quire ledgers`: what was lost for good, and recovering a ledger by hand, when damage stops its topic."""
+"""`quire ledgers`: list lost entries, and recover a ledger manually when damage stops its topic."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LEDGERS = "/quire/v1/ledgers"
 
 @click.group("ledgers", cls=Noun)
 def command() -> None:
-    """See which ledgers lost something for good, and recover one by hand.
+    """List ledgers that lost entries, and recover a ledger manually.
 
-    A broker recovers ledgers by itself and stops at a damaged block, because giving up what was acknowledged is a
-    person's decision.
+    Brokers recover ledgers automatically, but stop at damaged entries, because only an operator may decide to
+    discard acknowledged messages.
 
     \b
     Examples:
@@ -31,18 +31,18 @@ def command() -> None:
 
 @command.verb("lost")
 def lost(admin: Admin) -> Answer:
-    """List ledgers with entries that no bookie can give any more, as far as repair and that broker have met them.
+    """List ledgers with entries that no bookie has any more, as found by repair and by the broker that answers.
 
     \b
     Example:
       quire ledgers lost
     """
     rows = admin.get(f"{LEDGERS}/lost")
-    return Answer(rows, *losses(rows) or ["nothing that anybody looked for is lost"])
+    return Answer(rows, *losses(rows) or ["no lost entries were found"])
 
 
 def losses(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each ledger that lost something: whose it is, and how to go on."""
+    """Return a line for each ledger that lost entries, with its owner and the next step."""
     return [f"{_whose(row)}: {row['what']}" for row in rows]
 
 
@@ -51,13 +51,13 @@ def losses(rows: list[dict[str, Any]]) -> list[str]:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Look at the whole ledger, say what is lost for good, and give that up. Nothing does so by itself.",
+    help="Check the whole ledger, list the lost entries, and discard them. This never happens automatically.",
 )
-@click.option("--yes", is_flag=True, help="With --accept-loss: give it up without asking.")
+@click.option("--yes", is_flag=True, help="With --accept-loss: do not ask for confirmation.")
 def recover(admin: Admin, ledger: int, accept_loss: bool, yes: bool) -> Answer:
     """Fence LEDGER, find its end and close it.
 
-    With --accept-loss everything that reads the ledger goes on after what was lost. That cannot be taken back.
+    With --accept-loss, readers of the ledger continue after the lost entries. This cannot be undone.
     """
     if not accept_loss:
         return fields(admin.post(f"{LEDGERS}/{ledger}/recover"))
@@ -66,31 +66,31 @@ def recover(admin: Admin, ledger: int, accept_loss: bool, yes: bool) -> Answer:
         if found.error is not None or _is_whole(found.value):
             return found
         found.say(as_json=False)
-        click.confirm("Give it up? That cannot be taken back", abort=True)
+        click.confirm("Discard these entries? This cannot be undone", abort=True)
     answer = admin.post(f"{LEDGERS}/{ledger}/recover?accept_loss=true")
     return Answer(
         answer,
         f"{_whose(answer)} is closed and ends with entry {answer['lastEntry']}",
-        *[f"given up: {_told(hole)}" for hole in answer["holes"]] or ["nothing was given up"],
+        *[f"discarded: {_told(hole)}" for hole in answer["holes"]] or ["no entries were discarded"],
     )
 
 
 def _found(loss: dict[str, Any]) -> Answer:
-    """What would be given up; with an error where no person can be asked whether it may."""
+    """Describe the entries to be discarded; the answer has an error if there is no terminal to ask for confirmation."""
     shown = [
         f"{_whose(loss)} is {loss['state']}",
-        *(f"given up before: {_told(hole)}" for hole in loss["holes"]),
-        *(f"lost for good: {_told(hole)}: {hole['why']}" for hole in loss["found"]),
+        *(f"discarded before: {_told(hole)}" for hole in loss["holes"]),
+        *(f"lost: {_told(hole)}: {hole['why']}" for hole in loss["found"]),
     ]
     if loss["state"] != "closed":
-        shown.append("it will be closed before the first damaged block after what is known to be confirmed")
+        shown.append("it will be closed before the first damaged entry after the last confirmed one")
     elif _is_whole(loss):
         other = "other " if loss["holes"] else ""
-        shown.append(f"every {other}entry can be read: there is nothing to give up")
+        shown.append(f"all {other}entries are readable: there is nothing to discard")
     error = None
     if not _is_whole(loss) and (wants_json() or not sys.stdin.isatty()):
         command = GIVE_UP_COMMAND.format(loss["ledgerId"])
-        error = ConfigurationError(f"nothing was changed; `{command} --yes` gives it up")
+        error = ConfigurationError(f"nothing was changed; run `{command} --yes` to discard these entries")
     return Answer(loss, *shown, error=error)
 
 

@@ -1,4 +1,4 @@
-"""`quire limits`: how many topics, producers, consumers and subscriptions a namespace or a topic may have."""
+"""`quire limits`: maximum numbers of topics, producers, consumers and subscriptions of a namespace or topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.runtime.rest import Admin
 
 
 class Limit(NamedTuple):
-    """Its option, and its words in the paths of namespaces and of topics; a topic has no number of topics."""
+    """Option of a limit, and its REST path segments for namespaces and topics; `of_topic` may be empty."""
 
     option: str
     of_namespace: str
@@ -40,7 +40,7 @@ NO_TOPICS: Final = ("topics", 0)
 
 
 def _paths(where: str) -> dict[str, str]:
-    """Of the limits that `where` may have, by their options."""
+    """Return the REST paths of the limits that `where` (a namespace or topic) can have, by option."""
     parent, is_topic = place_path(where), "://" in where
     words = {one.option: one.of_topic if is_topic else one.of_namespace for one in LIMITS}
     return {option: f"{parent}/{word}" for option, word in words.items() if word}
@@ -55,10 +55,10 @@ def _options(run: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @click.group("limits", cls=Noun)
 def command() -> None:
-    """Bound what a namespace or a topic may have, so that nobody takes what all others need.
+    """Limit the resources of a namespace or topic, so that one tenant cannot exhaust those of others.
 
-    WHERE is a namespace (tenant/namespace) or a topic, by its full name (persistent://tenant/namespace/name). What a
-    topic says comes before what its namespace says, and that before [limits] of the brokers' security file.
+    WHERE is a namespace (tenant/namespace) or a topic, by its full name (persistent://tenant/namespace/name). Limits
+    of a topic override those of its namespace, which override [limits] of the brokers' security file.
 
     \b
     Examples:
@@ -73,35 +73,38 @@ def command() -> None:
 @click.argument("where")
 @_options
 def set_limits(admin: Admin, where: str, **given: int | None) -> Answer:
-    """Bound WHERE; what is not named stays as it is. Who is there stays, and one too many is refused."""
+    """Set limits of WHERE; other limits are unchanged.
+
+    Existing topics and clients stay; new ones above a limit are refused.
+    """
     wanted = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     paths = _paths(where)
     if not wanted:
-        raise ConfigurationError("name a limit, such as --producers 10")
+        raise ConfigurationError("give at least one limit, such as --producers 10")
     if unknown := sorted(wanted.keys() - paths.keys()):
         raise ConfigurationError(f"a topic has no limit of {unknown[0]}; set it for the namespace")
     for option, value in wanted.items():
         admin.post(paths[option], value)
     said = ", ".join(f"{value or 'any number of'} {option}" for option, value in wanted.items())
-    return done(f"{where} takes {said}", where=where, limits=wanted)
+    return done(f"limits of {where}: {said}", where=where, limits=wanted)
 
 
 @command.verb("get")
 @click.argument("where")
 def get_limits(admin: Admin, where: str) -> Answer:
-    """Show what WHERE itself prescribes."""
+    """Show the limits that are set for WHERE itself."""
     found: dict[str, Any] = {option: admin.get(path) for option, path in _paths(where).items()}
-    # Stock clients know no null there: a namespace that prescribes no number of topics answers 0.
+    # Stock clients expect a number, so brokers return 0 for a namespace without this limit.
     said = {
         option: value for option, value in found.items() if value is not None and (option, value) != NO_TOPICS
     }
-    return fields(said) if said else Answer({}, f"{where} prescribes no limits")
+    return fields(said) if said else Answer({}, f"{where} has no limits of its own")
 
 
 @command.verb("remove")
 @click.argument("where")
 def remove_limits(admin: Admin, where: str) -> Answer:
-    """Take back all limits that WHERE prescribes."""
+    """Remove all limits that are set for WHERE."""
     for path in _paths(where).values():
         admin.delete(path)
-    return done(f"{where} prescribes no limits any more", where=where, removed=True)
+    return done(f"removed all limits of {where}", where=where, removed=True)

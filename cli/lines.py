@@ -1,7 +1,7 @@
-"""Lines from files and standard input, for an event loop that must not wait for a disk or a person.
+"""Lines from files and standard input, read in a thread so that the event loop does not block.
 
-A thread reads; it is a daemon and reads the bare file descriptor, so that a command can end while somebody has yet
-to type. At most a few chunks wait between the thread and the loop.
+The thread is a daemon and reads the raw file descriptor, so that a command can end while standard input
+waits for the user. At most a few chunks are queued between the thread and the event loop.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ CHUNKS_WAITING_MAX: Final = 4
 STANDARD_INPUT: Final = "-"
 
 _Item = bytes | ConfigurationError | None
-"""What passes from the thread: bytes, why there will be none, the end."""
+"""Item from the thread: bytes (empty at the end of a file), an error, or None after the last file."""
 
 
 class Lines:
-    """The lines of some files, one after another; `-` is standard input."""
+    """Lines of several files, in order; `-` is standard input."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._files = files
         self.bytes_read = 0
 
     def bytes_total(self) -> int | None:
-        """The files' size; None when one of them has none. Raises `ConfigurationError` for one that is not there."""
+        """Return the files' size in bytes; None if a file has no size, such as a pipe.
+
+        Raises `ConfigurationError` for a missing file.
+        """
         total, regular = 0, True
         for file in self._files:
             try:
@@ -48,12 +51,15 @@ class Lines:
         return total if regular else None
 
     async def chunks(self) -> AsyncIterator[list[bytes]]:
-        """Lists of whole lines, without their line ends. Raises `ConfigurationError` when a file cannot be read."""
+        """Yield lists of whole lines, without line ends. Raises `ConfigurationError` if a file cannot be read."""
         rest, count = b"", 0
         async for data in self._data():
             self.bytes_read += len(data)
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
+            if not data and rest:  # the last line may lack a line end
+                lines.append(rest)
+                rest = b""
             count += len(lines)
             if lines:
                 yield lines
@@ -62,8 +68,6 @@ class Lines:
                     f"line {count + 1:,} is longer than a message may be ({MESSAGE_BYTES_MAX:,} bytes); "
                     "the lines before it were published"
                 )
-        if rest:
-            yield [rest]
 
     async def _data(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
@@ -92,7 +96,7 @@ class Lines:
         except OSError as error:
             put(_unreadable(str(error.filename or "standard input"), error))
         except CancelledError:
-            pass  # nobody wants the lines any more
+            pass  # the lines are no longer needed
 
     def _read(self, file: str, put: Callable[[_Item], None]) -> None:
         is_input = file == STANDARD_INPUT
@@ -100,6 +104,7 @@ class Lines:
         try:
             while data := os.read(descriptor, CHUNK_BYTES):
                 put(data)
+            put(b"")
         finally:
             if not is_input:
                 os.close(descriptor)

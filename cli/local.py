@@ -1,22 +1,22 @@
-"""`quire local`: a cluster as plain processes on one machine: ZooKeeper, bookies or a bucket, brokers, a gateway.
+"""`quire local`: runs a cluster as processes on one machine: ZooKeeper, bookies or a bucket, brokers, a gateway.
 
     DIR/zookeeper/                its own ZooKeeper, unless --zookeeper names another one
     DIR/bookie-N/{journal,entries}
     DIR/archive/                  sealed segments
     DIR/logs/NAME.log
-    DIR/processes.json            who runs with which pid: kill what you like; the brokers' service URL
-    DIR/lock                      held while it runs: one cluster per directory
+    DIR/processes.json            the pid of each process, any of which may be killed, and the brokers' service URL
+    DIR/lock                      lock that is held while the cluster runs, so that a directory has one cluster
 
-Nothing that dies is started again by itself: the line on standard error says what died, and SIGHUP to this process
-starts again whatever is down, with its data, also what dies while others are being started. On SIGTERM or SIGINT the
-gateway ends first, then the brokers, then the bookies, then ZooKeeper, so that each finds those it needs.
+A process that dies is not restarted automatically; a line on standard error reports its end. SIGHUP to this process
+restarts all dead processes with their data, including those that die during the restart. On SIGTERM or SIGINT, the
+gateway is stopped first, then the brokers, the bookies and ZooKeeper, so that no process loses a service that it needs.
 
-Clients on this machine need no gateway: the brokers listen on the loopback, at the ports after the gateway's (any free
-ones when that one's is any free), at the same ones when started again; and a lookup that a broker answers names
-brokers. Who comes from elsewhere, a container or a tunnel, reaches the gateway alone, whose lookups name itself.
+Clients on this machine need no gateway. The brokers listen on the loopback interface, at the ports after the gateway's,
+or at any free ports if the gateway's port is 0. A restarted broker keeps its port. Lookup responses of brokers name
+brokers. Clients elsewhere, for example in a container or behind a tunnel, reach only the gateway, whose lookup
+responses name the gateway.
 
-What brokers and bookies are to be told beyond their places goes through the environment (`QUIRE_…`), which all
-of them inherit.
+Other settings of brokers and bookies are set by environment variables (`QUIRE_…`), which all child processes inherit.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from urllib.parse import quote
 
 import click
 
-from quire.cli.parts import listen
-from quire.cli.processes import QUIRE, Child
-from quire.cli.settings import Given, settings_options
-from quire.cli.until_signal import run_until_signal, say_ready, until_cancelled
+from quire.cli.settings import settings_options
+from quire.process.child import QUIRE, Child
+from quire.process.listeners import listen
+from quire.process.settings import Given
+from quire.process.until_signal import run_until_signal, say_ready, until_cancelled
 from quire.runtime.disk import RealDisk
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import MILLISECONDS, parse_address, setting
@@ -48,7 +49,7 @@ PROCESSES_FILE: Final = "processes.json"
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """A cluster on one machine."""
+    """Settings of a cluster on one machine."""
 
     brokers: int = setting(2, "Number of brokers.")
     bookies: int = setting(3, "Number of bookies; with wal 0 unless told otherwise.")
@@ -77,13 +78,13 @@ class LocalSettings:
     http: str = setting("127.0.0.1:8080", "Address of the gateway for REST; port 0: any free.")
 
     def validate(self) -> None:
-        """Raises `ConfigurationError`."""
+        """Check the settings. Raises `ConfigurationError`."""
         if self.brokers < 1 or self.bookies < (0 if self.wal else 1):
             raise ConfigurationError("brokers and bookies must be at least 1; with wal, bookies may be 0")
         if not self.data:
-            raise ConfigurationError("data must name a directory")
+            raise ConfigurationError("data must be the path of a directory")
         if self.zookeeper and not self.zookeeper.startswith(("zk://", "zk+ssl://")):
-            raise ConfigurationError(f"zookeeper {self.zookeeper!r} is no zk:// URL")
+            raise ConfigurationError(f"zookeeper {self.zookeeper!r} is not a zk:// URL")
         parse_address(self.listen)
         parse_address(self.http)
 
@@ -91,9 +92,9 @@ class LocalSettings:
 @click.command("local")
 @settings_options(LocalSettings)
 def command(config: Path | None, **flags: Any) -> None:
-    """Run a cluster on this machine, each part a process of its own that may be killed.
+    """Run a cluster on this machine, each server as a process that may be killed.
 
-    processes.json in the data directory tells the pids. What dies stays dead until this process gets SIGHUP.
+    processes.json in the data directory lists the pids. A process that dies stays dead until this one gets SIGHUP.
 
     \b
     Example:
@@ -101,14 +102,14 @@ def command(config: Path | None, **flags: Any) -> None:
       quire local --brokers 2 --wal file:///tmp/bucket --data /tmp/cluster
     """
     given = Given(flags, config)
-    settings = given.load(LocalSettings).values
+    settings = given.load(LocalSettings)
     if settings.wal:
-        settings = given.load(LocalSettings, {"bookies": 0}).values
+        settings = given.load(LocalSettings, {"bookies": 0})
     run_until_signal(LocalCluster(settings).run())
 
 
 class LocalCluster:
-    """The processes, in the order in which they start: each tier needs the ones before it."""
+    """Cluster of child processes, in tiers in the order in which they start; each needs the tiers before it."""
 
     def __init__(self, settings: LocalSettings) -> None:
         self._settings = settings
@@ -118,18 +119,20 @@ class LocalCluster:
         self._tiers: list[list[Child]] = []
         self._tasks = Tasks("local")
         self._is_starting = True
-        """The cluster, or what died of it: one at a time."""
+        """True while the cluster or its dead processes are being started."""
         self._was_asked = False
-        """For a restart of what died, since the last one looked."""
+        """True if a restart of dead processes was requested since the last check."""
 
     async def run(self) -> None:
-        """Start all, say so, and go on until cancelled; then end all.
+        """Start all processes, print their addresses, and run until cancelled; then stop all.
 
-        Raises `ConfigurationError`: the directory is another cluster's, an address is taken; nothing was started.
+        Raises `ConfigurationError` before any start if another process uses the directory or an address.
         """
         addresses = (self._settings.listen, self._settings.http, *self._broker_addresses)
-        for each in [listen(address) for address in addresses]:  # all at once: none is two processes'
-            each.close()  # whoever takes it meanwhile makes the process say so that wants it
+        for each in [
+            listen(address) for address in addresses
+        ]:  # all at once, so that equal addresses are detected
+            each.close()  # if another process takes the address meanwhile, the child reports that
         self._disk.make_directory()
         self._disk.lock()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.restart_dead)
@@ -148,7 +151,7 @@ class LocalCluster:
 
     @property
     def brokers_url(self) -> str:
-        """A service URL that names all brokers and no gateway."""
+        """Service URL with all brokers, without the gateway."""
         return f"pulsar://{','.join(self._broker_addresses)}"
 
     async def _start(self) -> None:
@@ -163,7 +166,7 @@ class LocalCluster:
             await asyncio.gather(*(child.stop() for child in tier))
         (self._data / PROCESSES_FILE).unlink(missing_ok=True)
 
-    # -- the parts -------------------------------------------------------------------------------------
+    # -- child processes ----------------------------------------------------------------------------------
 
     async def _own_zookeeper(self) -> str:
         folder = self._data / "zookeeper"
@@ -185,7 +188,7 @@ class LocalCluster:
         return self._quire("broker", number, {**given, **wal, **self._quorums()})
 
     def _quorums(self) -> dict[str, str]:
-        """Fewer than three bookies cannot hold three copies."""
+        """Return the quorum settings for this number of bookies: three copies need at least three bookies."""
         bookies = self._settings.bookies
         return (
             {} if bookies >= 3 or not bookies else {"write-quorum": str(bookies), "ack-quorum": str(bookies)}
@@ -223,7 +226,7 @@ class LocalCluster:
         _say(f"{child.name} (pid {pid}) ended {how}; SIGHUP to {os.getpid()} starts it again")
 
     def restart_dead(self) -> None:
-        """Start again what is down, tier by tier. While that, or the first start, is under way: once more after it."""
+        """Restart dead processes, tier by tier; if a start is in progress, repeat it afterwards."""
         self._was_asked = True
         if not self._is_starting:
             self._is_starting = True
@@ -243,11 +246,11 @@ class LocalCluster:
         try:
             await self._begin(child)
             _say(f"{child.name} is up again, pid {child.pid}")
-        except QuireError as error:  # the others may do without it
+        except QuireError as error:  # other processes may work without it
             _say(str(error))
 
     def _write_file(self) -> None:
-        """Tell who runs; replaced in one step, so that a reader never sees half of it."""
+        """Update the file with the running processes, by an atomic replacement."""
         children = [child for tier in self._tiers for child in tier if child.process is not None]
         found = {
             "pid": os.getpid(),
@@ -270,16 +273,16 @@ class LocalCluster:
 
 
 def _after(port: int, count: int) -> list[str]:
-    """Addresses of so many brokers, at the ports after this one; at any free ones if it is 0."""
+    """Return the addresses of `count` brokers, at the ports after `port`, or at free ports if it is 0."""
     if port:
         return [f"127.0.0.1:{one}" for one in range(port + 1, port + 1 + count)]
     return [f"127.0.0.1:{zookeeper_server.free_port()}" for _ in range(count)]
 
 
 async def _zookeeper_answers(port: int) -> bool:
-    """Whether the server serves: `ruok` is answered before its tree is loaded, `srvr` is not."""
+    """Return whether ZooKeeper serves requests: `ruok` is answered before its data are loaded, but `srvr` is not."""
     try:
-        async with asyncio.timeout(1.0):  # one that came while it started may never be answered
+        async with asyncio.timeout(1.0):  # a connection made during ZooKeeper's start may never be answered
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"srvr")
             answer = await reader.read()

@@ -1,4 +1,4 @@
-"""`quire login`: remembers where the brokers are and which files have the credentials, once a broker has taken them."""
+"""`quire login`: stores the brokers' addresses and the paths of credential files, after a broker has accepted them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TIMEOUT_S = 10.0
 @click.option(
     "--service-url", default=SERVICE_URL, show_default=True, metavar="URL", help="Address of the brokers."
 )
-@click.option("--forget", is_flag=True, help="Remember nothing any more.")
+@click.option("--forget", is_flag=True, help="Delete the stored addresses and paths.")
 @connection_options
 def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, credentials: Credentials) -> None:
-    """Try credentials at a broker, and use them from then on where nothing else is said.
+    """Verify credentials at a broker, and use them as the default for later commands.
 
     Remembered are the two addresses and the names of files, in ~/.config/quire/profile.toml; no token and no password.
 
@@ -43,7 +43,7 @@ def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, cred
         return
     if credentials.token:
         raise ConfigurationError(
-            "QUIRE_TOKEN is not remembered: write the token into a file, and name --token-file"
+            "login does not save a token from QUIRE_TOKEN: write it to a file, and pass --token-file"
         )
     Admin(admin_url, TIMEOUT_S, tls=tls, credentials=credentials).get("/admin/v2/clusters")
     files = {

@@ -1,7 +1,7 @@
-"""`quire`: finds its subcommands by name and imports only the one that is called.
+"""The `quire` command, which finds its subcommands by name and imports only the subcommand that is run.
 
-A subcommand lives in `quire.cli.NAME` as the click command `command`, with `_` for `-`. So `quire --help` costs the
-import of click and nothing else.
+A subcommand is the click command `command` in the module `quire.cli.NAME`, with `_` for `-`. So `quire --help` imports
+only click.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ import quire
 from quire.cli.output import exit_with_one_sentence
 
 SUBCOMMANDS = {
-    "standalone": "Run everything in one process: broker, bookie, metadata, archive.",
+    "standalone": "Run a broker, a bookie, the metadata store and the archive in one process.",
     "broker": "Run one broker of a cluster.",
     "bookie": "Run one storage node of a cluster.",
-    "gateway": "One address for clients that cannot reach brokers by name.",
+    "gateway": "Run a proxy for clients that cannot reach brokers by name.",
     "zookeeper": "Run one ZooKeeper server, from PySpark's jars.",
-    "local": "Run a cluster on this machine as processes that may be killed.",
-    "brokers": "Who is there, who owns what and why; move a bundle.",
-    "topics": "Create, list, look into and delete topics.",
-    "subscriptions": "List, look into, create, move and delete subscriptions.",
-    "schemas": "The schemas of topics and their versions.",
-    "permissions": "Grant and revoke what roles may do, and see why.",
-    "limits": "Bound what a namespace or a topic may have.",
-    "login": "Remember where the brokers are, and which files have the credentials.",
-    "tokens": "Make keys and the tokens that they sign, and try them.",
+    "local": "Run a cluster on this machine, each server as a process.",
+    "brokers": "Show brokers and the owner of each bundle; unload or split a bundle.",
+    "topics": "Create, list, show and delete topics.",
+    "subscriptions": "List, show, create, move and delete subscriptions.",
+    "schemas": "List, add and delete schemas of topics.",
+    "permissions": "Grant, revoke and explain permissions of roles.",
+    "limits": "Limit the resources of a namespace or topic.",
+    "login": "Store the brokers' addresses and the paths of credential files.",
+    "tokens": "Create keys, sign tokens with them, and validate tokens.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
-    "check": "Publish while you kill what you like, and prove that nothing is lost.",
-    "archive": "Move sealed segments to the archive, and verify it.",
-    "spark": "Copy a topic's whole history into Parquet files, once.",
-    "demo": "Publish, kill, recover, archive and read back with Spark: a tour, with a proof.",
-    "certs": "An authority and certificates of your own, for TLS.",
-    "doctor": "Say what is wrong with the machines, the processes and the cluster, and what to change.",
-    "support-bundle": "Write one file with what helps to find out what is wrong; without secrets.",
-    "config": "Show the effective settings and where each came from.",
-    "bookies": "See the cluster's bookies, drain one, and follow repair.",
-    "ledgers": "Recover a ledger by hand.",
+    "check": "Publish while processes are killed, and check that no acknowledged message is lost.",
+    "archive": "Archive sealed segments now; verify and repair the archive.",
+    "spark": "Run jobs over the whole history of a topic, such as a copy to Parquet files.",
+    "demo": "Publish and consume real data, kill the server, archive, and read back with Spark.",
+    "certs": "Create a certificate authority and sign certificates, for TLS.",
+    "doctor": "Check the machines, processes and the cluster, and suggest fixes.",
+    "support-bundle": "Write a file with the cluster's state for troubleshooting, without secrets.",
+    "config": "Show the effective settings and the source of each.",
+    "bookies": "List the cluster's bookies, drain or recover one, and follow repair.",
+    "ledgers": "List lost entries, and recover a ledger manually.",
     "rescue": "Rebuild a lost metadata store from bookies and archive.",
-    "wal": "See and verify write-ahead logs on object storage.",
+    "wal": "List and verify write-ahead logs on object storage.",
+    "stores": "List the object stores of a cluster, and adopt another one.",
 }
 
 
@@ -76,12 +77,12 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(quire.__version__, prog_name="quire")
 def cli() -> None:
-    """Quire: a pub-sub log with compute and storage apart. Stock Pulsar clients in, Spark out."""
+    """Run and administer Quire, a pub-sub system with separate compute and storage, for Pulsar clients and Spark."""
 
 
 def main() -> None:
-    """The console script: errors become one sentence on standard error and an exit code."""
-    # What is imported stays: looking through it again and again is a twentieth of a start.
+    """Run the console script; errors are printed as one sentence on standard error, with an exit code."""
+    # Imported objects are never garbage; examining them repeatedly would take 5 % of the start-up time.
     gc.set_threshold(100_000)
     with exit_with_one_sentence():
         cli(prog_name="quire", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""Moments as users write and read them: 2026-01-31T12:00:00 (UTC unless it says otherwise), or 15m for so long ago."""
+"""Times as users write and read them: 2026-01-31T12:00:00 (UTC by default), or 15m for 15 minutes ago."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ HELP = "a moment (2026-01-31T12:00:00, UTC unless it says otherwise; 15m: so lon
 
 
 def time_ms(text: str) -> int | None:
-    """ms since 1970; None when it is no moment."""
+    """Return a time in ms since 1970 (0 for earlier times), or None if `text` is not a time."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         try:
-            moment = datetime.now(UTC) - timedelta(milliseconds=parse_duration_ms(text))
+            ago_ms = parse_duration_ms(text)
+            if ago_ms < 0:  # a future time would skip a subscription's whole backlog
+                return None
+            moment = datetime.now(UTC) - timedelta(milliseconds=ago_ms)
         except (ConfigurationError, OverflowError):
             return None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
 def shown(time_ms: int) -> str:
-    """Such as 2026-01-31 12:00:00Z."""
+    """Format a time, such as 2026-01-31 12:00:00Z."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,16 +1,17 @@
-"""Nouns: groups of commands that ask a broker's REST interface, `quire NOUN VERB`.
+"""Command groups `quire NOUN VERB` that use a broker's REST interface.
 
     @click.group("topics", cls=Noun)
     def command() -> None:
-        "What `quire topics --help` says."
+        "Help text of `quire topics`."
 
     @command.verb("lookup")
     @topic_argument
     def lookup(admin: Admin, topic: str) -> Answer:
         "Print the broker that serves TOPIC."
 
-A verb is a function from the broker and the command line's words to an `Answer`. Its `--admin-url`, its options of TLS
-and of credentials, `--json`, the `Admin` that it gets and the printing of what it returns are the noun's.
+A verb is a function that gets an `Admin` (the client of the REST interface) and the command's arguments, and returns an
+`Answer`. `Noun.verb` adds `--admin-url`, `--json` and the options for TLS and credentials, creates the `Admin`, and
+prints the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from quire.wire import topic_name
 
 COMPLETION_S = 1.0
 LAST = ("admin_url", "as_json", "tls_", "present_")
-"""Options that all verbs have."""
+"""Prefixes of the names of options that all verbs have; `--help` shows these options last."""
 
 
 def _default_url() -> str:
@@ -43,7 +44,7 @@ def _default_url() -> str:
 
 
 def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
-    """For the shell's tab key: the topics of public/default, or of the namespace that is typed (tenant/namespace/…)."""
+    """Complete topic names for the shell, in public/default or the namespace typed so far (tenant/namespace/…)."""
     namespace, slash, _begin = begin.rpartition("/")
     try:
         admin = Admin(context.params.get("admin_url") or _default_url(), COMPLETION_S)
@@ -55,7 +56,7 @@ def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> 
 
 
 topic_argument = click.argument("topic", shell_complete=_complete_topics)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 admin_url_option = click.option(
     "--admin-url",
     default=_default_url,
@@ -66,7 +67,10 @@ admin_url_option = click.option(
 
 
 def place_path(where: str) -> str:
-    """Of a namespace, `tenant/namespace`, or a topic, by its full name. Raises `ConfigurationError`."""
+    """Return the REST path of a namespace, `tenant/namespace`, or of a topic (full name).
+
+    Raises `ConfigurationError`.
+    """
     if "://" in where:
         return f"/admin/v2/{topic_name.path(where)}"
     tenant, _, namespace = where.partition("/")
@@ -79,7 +83,7 @@ def place_path(where: str) -> str:
 
 class Noun(click.Group):
     def verb(self, name: str, *, timeout_s: float = 60.0) -> Callable[[Callable[..., Answer]], click.Command]:
-        """A command that is answered by what it decorates. `timeout_s`: how long the broker may take."""
+        """Make a command of a function that returns an `Answer`. `timeout_s` is the timeout of each REST request."""
 
         def decorate(ask: Callable[..., Answer]) -> click.Command:
             @admin_url_option
@@ -93,7 +97,7 @@ class Noun(click.Group):
                 ask(admin, **words).say(as_json)
 
             made = self.command(name)(run)
-            # help shows the own ones first
+            # --help shows the verb's own options first
             made.params.sort(key=lambda one: (one.name or "").startswith(LAST))
             return made
 
@@ -101,5 +105,5 @@ class Noun(click.Group):
 
 
 def wants_json() -> bool:
-    """Whether the verb that runs was given `--json`."""
+    """Return whether the running verb got `--json`."""
     return bool(click.get_current_context().params["as_json"])

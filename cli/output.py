@@ -1,4 +1,4 @@
-"""What the command prints: tables for people, JSON for programs, one sentence and an exit code for errors.
+"""Output of commands: tables for people, JSON for programs, one sentence and an exit code for errors.
 
 Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 try again later, or an audit's finding.
 """
@@ -23,12 +23,12 @@ TRY_AGAIN = 4
 
 
 class Found(QuireError):
-    """An audit came to its end, and not all is as it should be. Exit code 4."""
+    """An audit finished and found problems. Exit code 4."""
 
 
 @contextmanager
 def exit_with_one_sentence() -> Iterator[None]:
-    """Run a command; end the process with the exit code of whatever it raised."""
+    """Run a command; end the process with the exit code for the raised error."""
     try:
         yield
     except click.ClickException as error:
@@ -44,7 +44,7 @@ def exit_with_one_sentence() -> Iterator[None]:
 
 
 def exit_code(error: QuireError) -> int:
-    """Which exit code tells a script what kind of error this was."""
+    """Return the exit code for an error."""
     if isinstance(error, ConfigurationError):
         return WRONG_USE
     if isinstance(error, NotFound):
@@ -55,7 +55,7 @@ def exit_code(error: QuireError) -> int:
 
 
 def size(count: int) -> str:
-    """Bytes for people, to three digits: 0 B, 812 KiB, 1.50 GiB."""
+    """Format a number of bytes with three digits: 0 B, 812 KiB, 1.50 GiB."""
     amount, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if amount < 999.5:
@@ -71,14 +71,14 @@ def print_json(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """As wide as its content; the columns named in `right` are numbers."""
+    """Table as wide as its content; the columns in `right` are right-aligned numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     right: Sequence[str] = ()
 
     def print(self, *, err: bool = False) -> None:
-        """`err`: on standard error."""
+        """Print the table; with `err`, on standard error."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
@@ -96,16 +96,16 @@ class Table:
 
 Row = Mapping[str, Any]
 Column = str | Callable[[Row], Any]
-"""The key of a row, or what makes a cell of it."""
+"""Content of a column: a key of the row, or a function of the row."""
 
 Shown = str | Mapping[str, Any] | Table
 
 
 class Answer:
-    """What a command found or did: `value` to programs, as JSON; `shown` to people: lines, fields and tables.
+    """Result of a command: `value` for programs, as JSON; `shown` for people: lines, fields and tables.
 
-    `notes` are lines on standard error for whoever reads it; `error`, why that is not all that was wanted, ends the
-    command after it.
+    `notes` are lines on standard error. `error`, the reason why the result is incomplete, ends the command after
+    printing.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Answer:
         self.error = error
 
     def say(self, as_json: bool) -> None:
-        """Print it. Raises its error."""
+        """Print the result. Raises its error, if any."""
         if as_json:
             print_json(self.value)
         else:
@@ -141,16 +141,16 @@ def _show(parts: Iterable[Shown]) -> None:
 
 
 def done(said: str, **values: Any) -> Answer:
-    """What was done: `said` to people, `values` to programs."""
+    """Return an answer for a finished operation: `said` is printed, or `values` as JSON."""
     return Answer(values, said)
 
 
 def fields(values: Mapping[str, Any]) -> Answer:
-    """One thing with its fields, for people below each other."""
+    """Return an answer with the fields of one object, one per line."""
     return Answer(values, values)
 
 
 def table_of(rows: Iterable[Row], columns: Mapping[str, Column], *, right: Sequence[str] = ()) -> Table:
-    """A broker's rows; what one does not have stays empty."""
+    """Return a table of rows from a broker; missing values are empty."""
     cells = [[row.get(of, "") if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
     return Table(list(columns), cells, right)

@@ -1,4 +1,4 @@
-"""`quire permissions`: what roles may do, granted, revoked and explained through a broker's REST interface."""
+"""`quire permissions`: grants, revokes and explains the permissions of roles through a broker's REST interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.wire import topic_name
 
 @click.group("permissions", cls=Noun)
 def command() -> None:
-    """Grant and revoke what roles may do, and see why something is allowed or not.
+    """Grant and revoke permissions of roles, and show why an action is allowed or not.
 
     WHERE is a namespace (tenant/namespace) or a topic, by its full name (persistent://tenant/namespace/name). ROLE may
     begin or end with *, which stands for any characters.
@@ -39,7 +39,7 @@ def _path(where: str) -> str:
 @click.argument("where")
 @click.argument("permissions", nargs=-1, required=True)
 def grant(admin: Admin, role: str, where: str, permissions: tuple[str, ...]) -> Answer:
-    """Let ROLE do PERMISSIONS (produce, consume) at WHERE, and nothing else there."""
+    """Grant PERMISSIONS (produce, consume) at WHERE to ROLE, replacing its earlier ones there."""
     admin.post(f"{_path(where)}/{quote(role, safe='')}", list(permissions))
     return done(f"{role} may {' and '.join(permissions)} at {where}", role=role, where=where)
 
@@ -48,7 +48,7 @@ def grant(admin: Admin, role: str, where: str, permissions: tuple[str, ...]) -> 
 @click.argument("role")
 @click.argument("where")
 def revoke(admin: Admin, role: str, where: str) -> Answer:
-    """Take from ROLE what was granted at WHERE; what is open is closed within seconds."""
+    """Revoke the permissions of ROLE at WHERE; its producers and consumers are closed within seconds."""
     admin.delete(f"{_path(where)}/{quote(role, safe='')}")
     return done(f"revoked what {role} may at {where}", role=role, where=where)
 
@@ -56,7 +56,7 @@ def revoke(admin: Admin, role: str, where: str) -> Answer:
 @command.verb("list")
 @click.argument("where")
 def list_permissions(admin: Admin, where: str) -> Answer:
-    """List what was granted at WHERE; of a topic, with what its namespace grants."""
+    """List the permissions at WHERE; for a topic, with those of its namespace."""
     found: dict[str, list[str]] = admin.get(_path(where)) or {}
     columns: dict[str, Column] = {"role": "role", "may": lambda row: ", ".join(row["may"])}
     return Answer(found, table_of([{"role": role, "may": may} for role, may in found.items()], columns))
@@ -65,9 +65,9 @@ def list_permissions(admin: Admin, where: str) -> Answer:
 @command.verb("explain")
 @click.argument("role")
 @click.argument("topic")
-@click.option("--subscription", default="", help="Ask about consuming by this one.")
+@click.option("--subscription", default="", help="Check consuming from this subscription.")
 def explain(admin: Admin, role: str, topic: str, subscription: str) -> Answer:
-    """Say what ROLE may do to TOPIC, and why, or what to grant."""
+    """Show which actions on TOPIC are allowed to ROLE and why, or which permission is missing."""
     path = f"/quire/v1/topics/{topic_name.path(topic)}/permissions/{quote(role, safe='')}"
     found: dict[str, Any] = admin.get(f"{path}?{urlencode({'subscription': subscription})}")
     rows = [{"to": name, **found[name]} for name in ("produce", "consume", "lookup", "administer")]

@@ -1,4 +1,4 @@
-"""`quire produce`: lines of files or standard input become messages."""
+"""`quire produce`: publishes the lines of files or standard input as messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CODECS: Final = ("none", "lz4", "zlib", "zstd", "snappy")
 
 @dataclass(frozen=True)
 class Job:
-    """What to publish, and how. `rate` is messages/s, 0: as fast as it goes."""
+    """Options of one run. `rate` is in messages/s; 0: unlimited."""
 
     topic: str
     lines: Lines
@@ -52,7 +52,7 @@ class Job:
 
 @dataclass
 class Summary:
-    """What was published. `bytes` are the payloads'."""
+    """Totals of published messages. `bytes` is the size of their payloads."""
 
     messages: int = 0
     bytes: int = 0
@@ -80,16 +80,16 @@ class Summary:
 @click.command("produce")
 @topic_argument
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--key", help="The key of every message.")
-@click.option("--key-separator", metavar="TEXT", help="What a line has before it is its key.")
+@click.option("--key", help="Key of all messages.")
+@click.option("--key-separator", metavar="TEXT", help="Text between a line's key and its payload.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages/s.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages/s.")
 @click.option("--name", default="", help="Name of the producer; it continues after its last message.")
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
-@click.option("--batch-messages-max", metavar="N", help="Messages in one batch (1000).")
-@click.option("--batch-bytes-max", metavar="SIZE", help="Bytes in one batch (128KiB).")
-@click.option("--batch-delay-ms", metavar="TIME", help="How long a batch waits for more (1ms).")
-@click.option("--no-batching", is_flag=True, help="Every message is an entry of its own.")
+@click.option("--batch-messages-max", metavar="N", help="Maximum number of messages in one batch (1000).")
+@click.option("--batch-bytes-max", metavar="SIZE", help="Maximum size of one batch (128KiB).")
+@click.option("--batch-delay-ms", metavar="TIME", help="Time that a batch waits for more messages (1ms).")
+@click.option("--no-batching", is_flag=True, help="Store each message as a separate entry.")
 @client_options
 @json_option
 def command(
@@ -111,7 +111,7 @@ def command(
     credentials: Credentials,
     as_json: bool,
 ) -> None:
-    """Publish the lines of FILEs (or of standard input) to TOPIC, a message each.
+    """Publish each line of FILEs (or of standard input) to TOPIC as a message.
 
     \b
     Examples:
@@ -150,7 +150,7 @@ def command(
 def _property(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ConfigurationError(f"{text!r} is not a property, such as NAME=VALUE")
+        raise ConfigurationError(f"{text!r} is not a property; write NAME=VALUE")
     return name, value
 
 
@@ -179,7 +179,7 @@ async def _publish(client: Client, job: Job, bytes_total: int | None) -> Summary
 async def _with_count(
     producer: Producer[bytes], summary: Summary, error: PublishFailed | PublishUnknown
 ) -> PublishFailed | PublishUnknown:
-    """The same, with how much is stored for sure; what is on its way is waited for, unless it was, but not for long."""
+    """Add the number of stored messages to an error, after a short wait for outstanding receipts."""
     if not summary.interrupted:
         with suppress(QuireError, TimeoutError):
             async with asyncio.timeout(FLUSH_AFTER_INTERRUPT_S):
@@ -190,7 +190,7 @@ async def _with_count(
 
 
 async def _finish(producer: Producer[bytes], summary: Summary) -> None:
-    """Wait for the receipts; after an interrupt not for long, and only what is stored counts."""
+    """Wait for all receipts, but only briefly after an interrupt. Raises `PublishFailed`, `PublishUnknown`."""
     try:
         async with asyncio.timeout(FLUSH_AFTER_INTERRUPT_S if summary.interrupted else None):
             await producer.flush()
@@ -215,12 +215,12 @@ async def _publish_lines(producer: Producer[bytes], job: Job, summary: Summary, 
 
 
 def _split(line: bytes, job: Job, number: int) -> tuple[str | None, bytes]:
-    """(key, payload) of a line."""
+    """Split a line into (key, payload)."""
     if job.key_separator is None:
         return job.key, line
     key, separator, payload = line.partition(job.key_separator)
     if not separator:
-        raise ConfigurationError(f"line {number} has no {job.key_separator.decode()!r} after its key")
+        raise ConfigurationError(f"line {number} has no key separator {job.key_separator.decode()!r}")
     try:
         return key.decode(), payload
     except UnicodeDecodeError:
@@ -239,12 +239,12 @@ class _Progress(Protocol):
 
 class _Silent:
     def show(self, bytes_read: int, messages: int) -> None:
-        """Nobody looks."""
+        """Show nothing, because standard error is not a terminal."""
 
 
 @contextmanager
 def _progress(bytes_total: int | None) -> Iterator[_Progress]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Show a progress bar if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield _Silent()
         return

@@ -1,9 +1,9 @@
-"""What `quire login` remembers: where the brokers are, and which files have the credentials; no secret itself.
+"""Profile of `quire login`: the brokers' addresses, and the files with credentials; it contains no secrets.
 
     ~/.config/quire/profile.toml (or in XDG_CONFIG_HOME)
 
-A flag beats the environment, which beats this. Its credentials go to its own addresses alone: who names another broker
-does not mean to show them there.
+A flag overrides the environment, which overrides the profile. The profile's credentials are sent only to the addresses
+in the profile, not to another broker that a user names.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def place() -> Path:
 
 
 def load() -> Mapping[str, str]:
-    """Empty when nobody has logged in. Raises `ConfigurationError` for a file that cannot be understood."""
+    """Read the profile; it is empty before a login. Raises `ConfigurationError` if the file is malformed."""
     file = place()
     try:
         found = tomllib.loads(file.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"cannot read {file}, log in again: {error}") from None
+        raise ConfigurationError(f"cannot read {file}; run `quire login` again: {error}") from None
     if not found.keys() <= set(NAMES) or not all(isinstance(value, str) for value in found.values()):
-        raise ConfigurationError(f"{file} is no profile of this version, log in again")
+        raise ConfigurationError(f"{file} is not a profile of this version; run `quire login` again")
     return found
 
 
 def save(profile: Mapping[str, str]) -> None:
-    """Raises `ConfigurationError`."""
+    """Write the profile. Raises `ConfigurationError`."""
     file = place()
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in profile.items() if value]
     try:
@@ -56,7 +56,7 @@ def save(profile: Mapping[str, str]) -> None:
 
 
 def forget() -> bool:
-    """Whether there was one."""
+    """Delete the profile; return whether it existed."""
     try:
         place().unlink()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What a terminal shows of a command that takes long: a bar where it is known how far it is, else the time.
+"""Progress of long commands on a terminal: a bar if the total is known, else the elapsed time.
 
-Nothing of it is shown elsewhere than on a terminal. Ctrl-C ends any command; what a broker was asked to do it does to
-its end all the same, and `followed` says so.
+Progress is shown only on terminals. Ctrl-C ends a command, but a broker still finishes the requested work; `followed`
+informs the user of that.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE_S: Final = 2.0
-"""A wait is shown when it has taken so long."""
+"""Seconds after which the elapsed time of a command is shown."""
 
 LOOK_S: Final = 1.0
 
 Show = Callable[[int, int], None]
-"""Takes how many are done, and of how many."""
+"""Function that takes the number done and the total."""
 
 _ON_THE_TERMINAL = threading.Lock()
-"""Held by what is shown: a terminal has room for one."""
+"""Held by the progress that is being shown, because a terminal shows one at a time."""
 
 
 @contextmanager
 def bar(of_what: str) -> Iterator[Show]:
-    """Gives what to call with how many are done, and of how many."""
+    """Yield a function that shows a bar for the number done and the total."""
     with phases(of_what) as show:
         yield lambda done, of: show(of_what, done, of)
 
 
 @contextmanager
 def phases(first: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """As `bar`, for work in steps: what is called is told of what, too."""
+    """Yield a function that shows a bar for a step of the work: its name, the number done and the total."""
     if not sys.stderr.isatty():
         yield lambda _what, _done, _of: None
         return
@@ -51,7 +51,7 @@ def phases(first: str = "") -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def patience() -> Iterator[None]:
-    """Whoever waits longer than `PATIENCE_S` inside, and is shown nothing else, sees for how long."""
+    """Show the elapsed time after `PATIENCE_S`, unless another progress is being shown."""
     if not sys.stderr.isatty() or not _ON_THE_TERMINAL.acquire(blocking=False):
         yield
         return
@@ -64,14 +64,14 @@ def patience() -> Iterator[None]:
         yield
     finally:
         begin.cancel()
-        begin.join()  # else it might begin to show after its end
+        begin.join()  # otherwise the timer might start the display after it was stopped
         shown.stop()
         _ON_THE_TERMINAL.release()
 
 
 @contextmanager
 def followed(of_what: str, look: Callable[[], tuple[int, int]], *, goes_on: str) -> Iterator[None]:
-    """Shows how far what is done inside is, as `look` says now and then; `goes_on` is told to whoever ends it."""
+    """Show the progress of the `with` block, polled by `look`; print `goes_on` if the user interrupts it."""
     end = threading.Event()
 
     def follow(show: Show) -> None:
@@ -79,7 +79,7 @@ def followed(of_what: str, look: Callable[[], tuple[int, int]], *, goes_on: str)
             try:
                 show(*look())
             except QuireError:
-                pass  # who waits for the work itself hears of it
+                pass  # the request itself raises it as well
 
     try:
         with bar(of_what) as show:

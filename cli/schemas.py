@@ -1,4 +1,4 @@
-"""`quire schemas`: the schemas of topics and their versions, through a broker's REST interface."""
+"""`quire schemas`: manages the schemas of topics through a broker's REST interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quire.wire import topic_name
 
 @click.group("schemas", cls=Noun)
 def command() -> None:
-    """Look at the schemas of topics, add and delete them.
+    """List, add and delete schemas of topics.
 
     TOPIC is a full name (persistent://tenant/namespace/name) or a short one in public/default; partitions have their
     topic's schemas.
@@ -47,7 +47,7 @@ def list_versions(admin: Admin, topic: str) -> Answer:
     """List the versions of the schema of TOPIC."""
     found = admin.get(_path(topic, "schemas"))["getSchemaResponses"]
     if not found:
-        admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")  # fails for a topic that is not there
+        admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")  # raises NotFound for a missing topic
     columns: dict[str, Column] = {
         "version": "version",
         "type": "type",
@@ -59,7 +59,7 @@ def list_versions(admin: Admin, topic: str) -> Answer:
 
 @command.verb("show")
 @topic_argument
-@click.option("--version", type=click.IntRange(min=0), help="Instead of the newest.")
+@click.option("--version", type=click.IntRange(min=0), help="Version to print; by default the newest.")
 def show(admin: Admin, topic: str, version: int | None) -> Answer:
     """Print the schema of TOPIC."""
     what = "schema" if version is None else f"schema/{version}"
@@ -84,7 +84,7 @@ def _body(kind: str, file: Path | None) -> dict[str, Any]:
 @_file
 @_kind
 def check(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
-    """Say whether the schema in FILE may be the next of TOPIC."""
+    """Check whether the schema in FILE is compatible with those of TOPIC."""
     said = admin.post(_path(topic, "compatibility"), _body(kind, file))
     if said["compatibility"]:
         return Answer(said, f"it goes with the schema of {topic} ({said['schemaCompatibilityStrategy']})")
@@ -96,7 +96,7 @@ def check(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
 @_file
 @_kind
 def add(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
-    """Make the schema in FILE the next version of TOPIC's, unless it is one already."""
+    """Add the schema in FILE as a new version to TOPIC, unless it exists already."""
     version = admin.post(_path(topic, "schema"), _body(kind, file))["version"]
     return done(f"version {version} of {topic}", topic=topic, version=version)
 
@@ -104,6 +104,6 @@ def add(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
 @command.verb("delete")
 @topic_argument
 def delete(admin: Admin, topic: str) -> Answer:
-    """End all versions of TOPIC's schema: the next one needs to fit none of them."""
+    """Delete the schema of TOPIC: the next version need not be compatible with earlier ones."""
     version = admin.delete(_path(topic, "schema"))["version"]
     return done(f"deleted the schema of {topic}", topic=topic, version=version)

@@ -1,4 +1,4 @@
-"""`quire spark`: jobs over the whole history of a topic, as `quire.spark_source.jobs` has them."""
+"""`quire spark`: runs jobs of `quire.spark_source.jobs` over the whole history of a topic."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from quire.spark_source.jobs.replay import Replayed
 
 ROWS_SHOWN_MAX = 50
-"""Of a table for people; JSON has all."""
+"""Maximum number of rows to print in a table; `--json` prints all."""
 
 
 @click.group("spark", cls=Noun)
 def command() -> None:
-    """Jobs over the whole history of a topic.
+    """Run jobs over the whole history of a topic.
 
     Without --master they run in this process; with it they are tasks of Spark, local[4] or a cluster's.
 
@@ -51,17 +51,25 @@ def command() -> None:
     """
 
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
 _archive = click.option(
-    "--archive", metavar="URL", help="URL of the archive, where it is another one from here."
+    "--archive",
+    metavar="URL",
+    help="URL of the archive, if it differs from the brokers' setting on this machine.",
 )
-_master = click.option("--master", metavar="URL", help="Run as tasks of Spark: local[4], spark://HOST:7077.")
+_master = click.option(
+    "--master", metavar="URL", help="Run on this Spark cluster: local[4], spark://HOST:7077."
+)
 _start = click.option(
     "--start", metavar="PLACE", help="earliest, LEDGER:ENTRY or a publish time.  [earliest]"
 )
 _end = click.option("--end", metavar="PLACE", help="latest, LEDGER:ENTRY or a publish time.  [latest]")
 _catalog_option = click.option(
-    "--catalog-option", "given", multiple=True, metavar="NAME=VALUE", help="pyiceberg's: warehouse, token, …"
+    "--catalog-option",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="pyiceberg's: warehouse, token, …; name is the catalog's own.  [name=quire]",
 )
 _on_data_loss = click.option(
     "--on-data-loss", type=click.Choice(["fail", "report"]), default="fail", show_default=True
@@ -69,13 +77,13 @@ _on_data_loss = click.option(
 
 
 def _options(admin: Admin, topic: str, words: Mapping[str, Any]) -> dict[str, str]:
-    """Options of reading, of those that were given."""
+    """Return the options for reading `topic`: those of the broker, and the command's options that were given."""
     given = {name: str(word) for name, word in words.items() if word is not None}
     return _service(admin) | {"topic": topic} | given
 
 
 def _service(admin: Admin, url: str = "") -> dict[str, str]:
-    """Where and how a broker is called: at `url`, or as the command calls it."""
+    """Return the options for the REST interface at `url`, by default that of the command's broker."""
     tls = {
         "tls_trust_certs": admin.tls.authority,
         "tls_certificate": admin.tls.certificate,
@@ -87,7 +95,7 @@ def _service(admin: Admin, url: str = "") -> dict[str, str]:
 
 @contextmanager
 def _needed(extra: str = "spark") -> Iterator[None]:
-    """For the import of a job: what it needs may not be there."""
+    """Convert a failed import of optional packages to an error that says what to install."""
     try:
         yield
     except ImportError as error:
@@ -100,14 +108,14 @@ def _needed(extra: str = "spark") -> Iterator[None]:
 @topic_argument
 @click.argument("directory", metavar="DIRECTORY")
 @_dry_run
-@click.option("--columns", metavar="NAMES", help="Which columns, with commas between (all).")
+@click.option("--columns", metavar="NAMES", help="Columns, separated by commas (by default all).")
 @_on_data_loss
 @_archive
 @_master
 def export(
     admin: Admin, topic: str, directory: str, dry_run: bool, master: str | None, **words: Any
 ) -> Answer:
-    """Copy what DIRECTORY lacks of TOPIC into Parquet files by date.
+    """Copy the messages of TOPIC that DIRECTORY lacks into Parquet files by date.
 
     Every message is copied once, also when the command is killed and started again: it goes on where the last one
     ended, and finishes what that had begun.
@@ -134,7 +142,7 @@ def export(
 @_archive
 @_master
 def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: Any) -> Answer:
-    """Look at every entry of TOPIC: checksums, order, gaps, duplicates, and counts against the metadata.
+    """Check all entries of TOPIC: checksums, order, gaps, duplicates, and counts against the metadata.
 
     Exit code 4: something is not as it should be. Nothing is changed.
     """
@@ -177,7 +185,9 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
 
 @command.verb("profile")
 @topic_argument
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with charts."
+)
 @_start
 @_end
 @_dry_run
@@ -187,7 +197,7 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
 def profile(
     admin: Admin, topic: str, html: Path | None, dry_run: bool, master: str | None, **words: Any
 ) -> Answer:
-    """Sum up what is in TOPIC: rates and sizes over time, keys and the hot ones, producers, partitions."""
+    """Summarize TOPIC: rates and sizes over time, keys and the most frequent ones, producers, partitions."""
     with _needed():
         from quire.spark_source.jobs.page import render
         from quire.spark_source.jobs.profile import profile
@@ -239,16 +249,20 @@ def profile(
     "--filter", "where", metavar="SQL", help="Only rows for which this is true, as \"key like 'eu-%'\"."
 )
 @click.option("--key", metavar="SQL", help="Their keys, as \"properties['customer']\".")
-@click.option("--rate", type=float, metavar="N", help="Messages a second, at most.")
+@click.option("--rate", type=float, metavar="N", help="Maximum number of messages/s.")
 @click.option(
-    "--value-schema", metavar="VERSION", help="auto or a version: values are typed, and encoded anew."
+    "--value-schema", metavar="VERSION", help="auto or a version: values are typed, and encoded again."
 )
 @click.option("--compression", type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]), default="none")
 @click.option(
     "--enable-deduplication", is_flag=True, help="Make TARGET, or let it drop duplicates from now on."
 )
-@click.option("--to-url", metavar="URL", help="HTTP address of TARGET's broker, where it is another one.")
-@click.option("--accept-copies", is_flag=True, help="Go on with a run that stood still for hours.")
+@click.option("--to-url", metavar="URL", help="HTTP address of TARGET's broker, if it differs.")
+@click.option(
+    "--accept-copies",
+    is_flag=True,
+    help="Continue a run that was interrupted for hours, although messages may be duplicated.",
+)
 @_dry_run
 @_on_data_loss
 @_archive
@@ -262,7 +276,7 @@ def replay(
     master: str | None,
     **words: Any,
 ) -> Answer:
-    """Write the history of TOPIC, or a part of it, into the topic TARGET.
+    """Copy the history of TOPIC, or a part of it, into the topic TARGET.
 
     Every message is written once, also when the command is killed and started again with the same words: DIRECTORY
     keeps how far it is. --filter and --key are Spark's SQL over the columns of docs/spark-reference.md, and start a
@@ -313,7 +327,7 @@ def compact(
     master: str | None,
     **words: Any,
 ) -> Answer:
-    """Write the latest message of each key, over all the history of TOPIC, into Parquet files in DIRECTORY.
+    """Write the latest message of each key in the whole history of TOPIC to Parquet files in DIRECTORY.
 
     With --to they go into another topic, and DIRECTORY keeps how far it is: started again after a kill, it writes
     what is missing. Keys whose latest message is a delete, and messages without a key, are left out.
@@ -351,14 +365,14 @@ def compact(
     help="A directory (SQLite, tables beside it), sqlite:///FILE, postgresql://…, or https://… of a REST catalog.",
 )
 @_catalog_option
-@click.option("--status", "shows_status", is_flag=True, help="Say how far the table is, and copy nothing.")
-@click.option("--resync", is_flag=True, help="Empty the table first, and copy all there is.")
+@click.option("--status", "shows_status", is_flag=True, help="Show how far the table is, without copying.")
+@click.option("--resync", is_flag=True, help="Empty the table first, and copy the whole topic.")
 @_dry_run
 @_on_data_loss
 @_archive
 @_master
 def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | None, **words: Any) -> Answer:
-    """Copy what an Iceberg table lacks of TOPIC.
+    """Copy the messages of TOPIC that an Iceberg table lacks.
 
     Every message is there once, also when copies are killed or run side by side: how far the copy is lies in the
     table. Start it by a schedule to keep the table fresh.
@@ -384,7 +398,10 @@ def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | N
 
 @command.verb("follow-iceberg")
 @click.option(
-    "--catalog", required=True, metavar="URL", help="Whose tables are kept fresh, as policies name it."
+    "--catalog",
+    required=True,
+    metavar="URL",
+    help="Catalog of the tables to keep fresh, as named in policies.",
 )
 @_catalog_option
 @click.option(
@@ -394,21 +411,31 @@ def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | N
     show_default=True,
     help="Seconds between rounds.",
 )
-@click.option("--once", is_flag=True, help="One round; exit code 4: not all tables are fresh.")
+@click.option("--once", is_flag=True, help="Run one round only; exit code 4: not all tables are fresh.")
+@click.option(
+    "--allow-warehouse",
+    multiple=True,
+    metavar="NAME",
+    help="Warehouse that policies may name, or prefix of such warehouses.",
+)
+@click.option(
+    "--allow-namespace", multiple=True, metavar="NAME", help="Namespace with _ that policies may name."
+)
 @_on_data_loss
 @_archive
 def follow_iceberg(admin: Admin, catalog: str, given: tuple[str, ...], **words: Any) -> Answer:
-    """Keep the Iceberg tables of CATALOG fresh that policies of topics prescribe, until it is stopped.
+    """Keep the Iceberg tables of CATALOG that are configured in topic policies fresh, until stopped.
 
     Of each topic it copies what is archived, a segment a commit. It may be killed at any time, and two of it copy every
     message once: start a second one where one must not fail. See `quire topics set-iceberg`.
     """
     with _needed("iceberg"):
-        from quire.spark_source.jobs.follow import Follower
+        from quire.spark_source.jobs.follow import Allowed, Follower
     once, interval_s = words.pop("once"), words.pop("interval")
+    allowed = Allowed(words.pop("allow_warehouse"), words.pop("allow_namespace"))
     log.configure("info")
     reading = _service(admin) | {name: value for name, value in words.items() if value is not None}
-    follower = Follower(admin, catalog, _pairs(given), reading)
+    follower = Follower(admin, catalog, _pairs(given), reading, allowed)
     while True:
         done = follower.round()
         if once:
@@ -449,7 +476,7 @@ def _replayed(done: Replayed | Compacted, what: str) -> str:
 
 @contextmanager
 def _session(master: str | None) -> Iterator[Any]:
-    """A Spark session, where one is asked for."""
+    """Start a Spark session if `master` is given."""
     if master is None:
         yield None
         return

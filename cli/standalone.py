@@ -1,7 +1,7 @@
-"""`quire standalone`: everything in one process, until SIGTERM or SIGINT.
+"""`quire standalone`: runs broker, bookie, metadata and archive in one process until SIGTERM or SIGINT.
 
-The one line on standard output that programs may rely on begins with `ready` and names the addresses; what follows
-is for people.
+When ready, it prints one line for programs to standard output, which begins with `ready` and contains the addresses.
+The output on standard error is for people.
 """
 
 from __future__ import annotations
@@ -14,24 +14,18 @@ from urllib.parse import urlsplit
 
 import click
 
-from quire.cli.assemble import (
-    STANDALONE_DEFAULTS,
-    STANDALONE_KINDS,
-    Standalone,
-    StandaloneConfiguration,
-    load_standalone,
-    standalone,
-)
-from quire.cli.settings import Given, settings_options, start_log
-from quire.cli.until_signal import run_until_signal, say_ready, until_cancelled
+from quire.cli.settings import settings_options
+from quire.process import standalone
+from quire.process.settings import Given
+from quire.process.until_signal import run_process, say_ready, until_cancelled
 
 log = logging.getLogger(__name__)
 
 
 @click.command("standalone")
-@settings_options(*STANDALONE_KINDS, defaults=STANDALONE_DEFAULTS)
+@settings_options(*standalone.KINDS, defaults=standalone.DEFAULTS)
 def command(config: Path | None, **flags: Any) -> None:
-    """Run everything in one process: broker, bookie, metadata, archive.
+    """Run a broker, a bookie, the metadata store and the archive in one process.
 
     Messages are acknowledged when they are on disk. Stop with Ctrl-C or SIGTERM; killing it loses nothing either.
 
@@ -42,26 +36,24 @@ def command(config: Path | None, **flags: Any) -> None:
                        --advertise pulsar://this.host:6650
       quire standalone --archive 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
     """
-    configuration = load_standalone(Given(flags, config))
-    start_log(configuration.process.values)
-    run_until_signal(_serve(configuration))
+    settings = standalone.load(Given(flags, config))
+    run_process(settings, standalone.standalone(settings), _serve)
 
 
-async def _serve(configuration: StandaloneConfiguration) -> None:
-    async with standalone(configuration) as running:
-        _announce(running)
-        await running.http
-        await until_cancelled()
+async def _serve(running: standalone.Standalone) -> None:
+    _announce(running)
+    await running.http
+    await until_cancelled()
 
 
-def _announce(running: Standalone) -> None:
-    """Say on standard output that it is ready and where, and on standard error what to do first."""
+def _announce(running: standalone.Standalone) -> None:
+    """Print the ready line with the addresses on standard output, and the first steps on standard error."""
     say_ready(*running.addresses.all)
     url = running.service_url or running.addresses.service_url_tls
     host = urlsplit(url).hostname
     if host in ("0.0.0.0", "::"):
         log.warning(
-            "clients are told %s, which leads nowhere from other machines: name this one with --advertise",
+            "clients get the address %s, which other machines cannot reach: name this one with --advertise",
             url,
         )
     quire = sys.argv[0] if "/" in sys.argv[0] else "quire"

@@ -1,6 +1,7 @@
-"""`quire subscriptions`: list, look into, create, move and delete subscriptions, through a broker's REST interface.
+"""`quire subscriptions`: lists, shows, creates, moves and deletes subscriptions through a broker's REST interface.
 
-The broker asks each partition of a partitioned topic; what can be asked of a partition alone is asked of one by one.
+For a partitioned topic, the broker applies most requests to all partitions. For a request that brokers accept only for
+a single partition, the command sends one request for each partition.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from itertools import count as numbers
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
@@ -35,7 +35,7 @@ CONSUMER_COLUMNS: Final[Mapping[str, Column]] = {
 
 @click.group("subscriptions", cls=Noun)
 def command() -> None:
-    """List, look into, create, move and delete subscriptions.
+    """List, show, create, move and delete subscriptions.
 
     TOPIC is a full name (persistent://tenant/namespace/name) or a short one in public/default; a partitioned topic
     stands for all its partitions.
@@ -54,12 +54,12 @@ def command() -> None:
 
 
 def _path(topic: str, subscription: str = "") -> str:
-    beyond = f"/subscription/{quote(subscription, safe='')}" if subscription else ""
+    beyond = f"/subscription/{topic_name.escaped_subscription(subscription)}" if subscription else ""
     return f"/admin/v2/{topic_name.path(topic)}{beyond}"
 
 
 def _parts(admin: Admin, topic: str) -> list[str]:
-    """The topic itself, or its partitions."""
+    """Return the names of the topic's partitions, or the topic itself if it is not partitioned."""
     count = admin.get(f"{_path(topic)}/partitions").get("partitions", 0)
     return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
 
@@ -76,7 +76,7 @@ def list_subscriptions(admin: Admin, topic: str) -> Answer:
 @topic_argument
 @click.argument("subscription")
 def stats(admin: Admin, topic: str, subscription: str) -> Answer:
-    """Show the backlog of SUBSCRIPTION, its consumers, and why nothing is dispatched, if nothing is."""
+    """Show the backlog and consumers of SUBSCRIPTION, and the reason if nothing is dispatched."""
     found = {part: _stats_of(admin, part, subscription) for part in _parts(admin, topic)}
     columns = ("topic", "type", "backlog", "delayed", "unacked", "oldest", "blocked")
     rows = [(part, *_row(one)) for part, one in found.items()]
@@ -110,10 +110,10 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     default="latest",
     show_default=True,
     metavar="earliest|latest|LEDGER:ENTRY",
-    help="The message that it reads first.",
+    help="Start position of the subscription.",
 )
 def create(admin: Admin, topic: str, subscription: str, start: str) -> Answer:
-    """Create SUBSCRIPTION, which keeps messages of TOPIC until they are acknowledged."""
+    """Create SUBSCRIPTION, which retains messages of TOPIC until they are acknowledged."""
     position: Any = start if start in ("earliest", "latest") else _position(start)
     admin.put(_path(topic, subscription), position)
     return done(f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True)
@@ -122,9 +122,9 @@ def create(admin: Admin, topic: str, subscription: str, start: str) -> Answer:
 @command.verb("delete")
 @topic_argument
 @click.argument("subscription")
-@click.option("--force", is_flag=True, help="Also when consumers are connected.")
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 def delete(admin: Admin, topic: str, subscription: str, force: bool) -> Answer:
-    """Delete SUBSCRIPTION; nothing is kept for it any more."""
+    """Delete SUBSCRIPTION; messages are no longer retained for it."""
     admin.delete(f"{_path(topic, subscription)}?force={str(force).lower()}")
     return done(f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True)
 
@@ -136,10 +136,10 @@ def delete(admin: Admin, topic: str, subscription: str, force: bool) -> Answer:
     "--to",
     required=True,
     metavar="earliest|latest|TIME|LEDGER:ENTRY",
-    help=f"Where to read from: an end, {moments.HELP} or an entry.",
+    help=f"New position: an end, {moments.HELP} or an entry.",
 )
 def seek(admin: Admin, topic: str, subscription: str, to: str) -> Answer:
-    """Read again, or go on, from a message or a moment. Consumers are disconnected and come back."""
+    """Move the cursor of SUBSCRIPTION to a message or time. Consumers are disconnected, and reconnect."""
     _seek(admin, _path(topic, subscription), to)
     return done(f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to)
 
@@ -157,7 +157,7 @@ def _seek(admin: Admin, path: str, to: str) -> None:
 @topic_argument
 @click.argument("subscription")
 @click.option(
-    "--count", type=click.IntRange(min=1), help="So many messages of each partition; else all of them."
+    "--count", type=click.IntRange(min=1), help="Number of messages of each partition; by default all."
 )
 def skip(admin: Admin, topic: str, subscription: str, count: int | None) -> Answer:
     """Acknowledge the oldest messages of SUBSCRIPTION, or all, without reading them."""
@@ -178,9 +178,11 @@ def skip(admin: Admin, topic: str, subscription: str, count: int | None) -> Answ
 @command.verb("peek")
 @topic_argument
 @click.argument("subscription")
-@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="So many messages.")
+@click.option(
+    "--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of messages."
+)
 def peek(admin: Admin, topic: str, subscription: str, count: int) -> Answer:
-    """Print the oldest messages that SUBSCRIPTION has to acknowledge, and leave them there."""
+    """Print the oldest unacknowledged messages of SUBSCRIPTION without acknowledging them."""
     entries = (one for part in _parts(admin, topic) for one in _entries(admin, _path(part, subscription)))
     shown = list(islice((one for entry in entries for one in _messages(entry)), count))
     unreadable = [one["error"] for one in shown if "error" in one]
@@ -196,7 +198,7 @@ def _line(one: dict[str, Any]) -> str:
 
 
 def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes] | QuireError]:
-    """One after the other, up to the end of the backlog, or why it cannot be read.
+    """Yield the entries up to the end of the backlog; for an unreadable entry, its error.
 
     Raises `NotFound` for an unknown subscription.
     """
@@ -210,7 +212,7 @@ def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes
         except (ConfigurationError, Unavailable):
             raise
         except QuireError as error:
-            yield error  # it is damaged; the next one may not be
+            yield error  # this entry is damaged; later entries may be readable
 
 
 def _messages(entry: tuple[Mapping[str, str], bytes] | QuireError) -> Iterator[dict[str, Any]]:
@@ -224,7 +226,10 @@ def _messages(entry: tuple[Mapping[str, str], bytes] | QuireError) -> Iterator[d
         yield {**shared, **_payload(payload)}
         return
     batch = MessageMetadata(num_messages_in_batch=int(size))
+    left = int(headers.get("x-quire-unacknowledged", "0"), 16)
     for at, (_, body) in enumerate(split_batch(batch, memoryview(payload))):
+        if left and not left >> at & 1:
+            continue
         yield {**shared, "id": f"{shared['id']}:{at}", **_payload(bytes(body))}
 
 
@@ -240,6 +245,6 @@ def _position(text: str, *, or_time: bool = False) -> dict[str, int]:
     if not (ledger.isdecimal() and entry.isdecimal()):
         times = ", a time such as 2026-01-31T12:00:00, a duration such as 15m" if or_time else ""
         raise ConfigurationError(
-            f"{text!r} is no place in a topic: use earliest, latest{times} or LEDGER:ENTRY, such as 17:42"
+            f"{text!r} is not a position in a topic: use earliest, latest{times} or LEDGER:ENTRY, such as 17:42"
         )
     return {"ledgerId": int(ledger), "entryId": int(entry)}

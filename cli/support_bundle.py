@@ -1,13 +1,15 @@
-"""`quire support-bundle`: one file with what somebody needs who is to find out what is wrong.
+"""`quire support-bundle`: writes one file with the state of a cluster, for troubleshooting.
 
     members/KIND-NAME/settings.json, security.json    without secrets
                      stacks.txt, log.txt, metrics.txt
-    cluster/…json    brokers, bookies, bundles, repair, what was lost, the archive, the stats of some topics
-    doctor.json      what `quire doctor` finds
-    missing.txt      what could not be had, and why
+    cluster/…json    brokers, bookies, bundles, repair, lost entries, the archive
+    topics/….json    stats of the topics given with --topic
+    doctor.json      findings of `quire doctor`
+    missing.txt      parts that could not be obtained, and why
 
-No process tells a secret: each hides its own before it answers (`runtime/redaction`). Names of
-topics, tenants, roles and machines are in it. A cluster that does not answer has a bundle, too: of logs that are named.
+The file contains no secrets, because each process redacts its secrets before it responds (`runtime/redaction`). It does
+contain names of topics, tenants, roles and machines. If the cluster does not respond, the file still contains the log
+files given with --log.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from quire.wire import topic_name
 
 ASK_S: Final = 60.0
 LOG_BYTES_MAX: Final = 4 << 20
-"""The end of each log file that is named."""
+"""Maximum number of bytes, taken from the end of each log file."""
 
 TOPICS_MAX: Final = 200
 CLUSTER: Final = {
@@ -78,7 +80,7 @@ def command(
     tls: ClientTls,
     credentials: Credentials,
 ) -> None:
-    """Write FILE, a .tar.gz with what helps to find out what is wrong; without secrets.
+    """Write FILE, a .tar.gz with the cluster's state for troubleshooting, without secrets.
 
     Settings, stacks, metrics and the last lines of the log of each process, what the cluster says of itself, and what
     `quire doctor` finds. Names of topics and machines are in it. docs/doctor.md says what else.
@@ -104,7 +106,7 @@ def command(
 
 
 class Bundle:
-    """The file while it is being written: what can be had is added, what cannot is noted."""
+    """The tar file being written. Parts that are unavailable are listed as missing."""
 
     def __init__(self, tar: tarfile.TarFile, admin: Admin, folder: str) -> None:
         self._tar = tar
@@ -114,7 +116,7 @@ class Bundle:
         self.missing: list[str] = []
 
     def add_all(self, logs: Sequence[Path], topics: Sequence[str]) -> None:
-        """The doctor first: what comes after it may take its time."""
+        """Add all parts, the findings of `quire doctor` first, because the other parts may take long."""
         self._try("doctor.json", self._doctor)
         self._try("members", self._add_members)
         for name, path in CLUSTER.items():
@@ -148,7 +150,7 @@ class Bundle:
         self._add(f"{folder}/settings.json", member)
 
     def _topic(self, topic: str) -> dict[str, Any]:
-        """Stats of one, of the partitions of one that has them."""
+        """Return the stats of a topic, or of its partitions."""
         path = f"/admin/v2/{topic_name.path(topic)}"
         if self._admin.get(f"{path}/partitions").get("partitions", 0):
             return {"stats": self._admin.get(f"{path}/partitioned-stats")}
@@ -160,7 +162,7 @@ class Bundle:
         }
 
     def _try(self, name: str, have: Callable[[], Any]) -> None:
-        """Add what `have` returns, if anything. Nothing that fails keeps the rest out."""
+        """Add the result of `have`, if any; a failure is listed as missing, and does not prevent other parts."""
         try:
             content = have()
         except (QuireError, OSError) as error:

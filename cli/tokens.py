@@ -1,4 +1,4 @@
-"""`quire tokens`: keys, and tokens that they sign; nothing is asked of a broker."""
+"""`quire tokens`: creates keys and signs tokens, without a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: Final = ("secret", "rsa", "ec", "ed25519")
 
 @click.group("tokens")
 def command() -> None:
-    """Make keys and the tokens that they sign, look into tokens, and try them.
+    """Create keys, sign tokens with them, and show and validate tokens.
 
     A broker takes tokens that were signed by the key that its security file names (docs/security.md). A secret key both
     signs and verifies; of a pair the private one signs, and the broker needs the public one alone.
@@ -47,7 +47,7 @@ def command() -> None:
 
 
 def _file_alone(_context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """The security file may have keys themselves; command lines are seen by all of the machine."""
+    """Accept only a file name for a key, because command lines are visible to all users of the machine."""
     if value and value.startswith("data:"):
         raise ConfigurationError(
             f"{option.opts[0]} takes a file: everybody here sees what a command line says"
@@ -65,14 +65,14 @@ _token = click.argument("token", type=click.File("rb"))
 
 @command.command("create-key")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--kind", type=click.Choice(KINDS), default="secret", show_default=True, help="What to make.")
+@click.option("--kind", type=click.Choice(KINDS), default="secret", show_default=True, help="Kind of key.")
 @click.option(
     "--public-key",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the public key of a pair goes.",
+    help="File for the public key of a pair.",
 )
 def create_key(file: Path, kind: str, public_key: Path | None) -> None:
-    """Make a key in FILE, which must not be there yet; nobody else can read it."""
+    """Create a key in FILE, which must not exist; only its owner can read it."""
     if (kind == "secret") != (public_key is None):
         raise ConfigurationError("a pair of keys needs --public-key, and a secret key has none")
     if kind == "secret":
@@ -86,9 +86,9 @@ def create_key(file: Path, kind: str, public_key: Path | None) -> None:
 
 
 def _need_library() -> None:
-    """Raises `ConfigurationError` where what signs and verifies is not installed."""
+    """Check that the library for signing and verifying is installed. Raises `ConfigurationError`."""
     if find_spec("joserfc") is None:
-        raise ConfigurationError("tokens need a library that is an extra: pip install 'quire[security]'")
+        raise ConfigurationError("tokens need optional packages: pip install 'quire[security]'")
 
 
 def _write_new(file: Path, raw: bytes, mode: int) -> None:
@@ -96,13 +96,13 @@ def _write_new(file: Path, raw: bytes, mode: int) -> None:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as made:
             made.write(raw)
     except FileExistsError:
-        raise ConfigurationError(f"{file} is there already, and a key is never written over") from None
+        raise ConfigurationError(f"{file} already exists, and keys are never overwritten") from None
     except OSError as error:
         raise ConfigurationError(f"cannot write {file}: {error.strerror}") from None
 
 
 def _pair(kind: str) -> tuple[bytes, bytes]:
-    """The private and the public key, PEM."""
+    """Return a new private and public key as PEM."""
     _need_library()
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -123,23 +123,23 @@ def _pair(kind: str) -> tuple[bytes, bytes]:
 @click.argument("role")
 @_secret_key
 @_key_option("--private-key", "The private key of a pair, PEM.")
-@click.option("--expires", metavar="TIME", help="After how long, such as 30d; without it never.")
-@click.option("--issuer", default="", help="The claim iss.")
-@click.option("--audience", default="", help="The claim aud.")
-@click.option("--role-claim", default="sub", show_default=True, help="The claim that has the role.")
+@click.option("--expires", metavar="TIME", help="Validity, such as 30d; by default unlimited.")
+@click.option("--issuer", default="", help="Value of the claim iss.")
+@click.option("--audience", default="", help="Value of the claim aud.")
+@click.option("--role-claim", default="sub", show_default=True, help="Claim that contains the role.")
 def create(
     role: str, secret_key: str | None, private_key: str | None, expires: str | None, **claims: str
 ) -> None:
-    """Print a token for ROLE."""
+    """Print a signed token for ROLE."""
     _need_library()
     from joserfc import jwt
 
     if not is_role(role):
         raise ConfigurationError(
-            f"{role[:100]!r} is no role: 1 to 256 characters, without / and control characters"
+            f"{role[:100]!r} is not a role: 1 to 256 characters, without / and control characters"
         )
     if bool(secret_key) == bool(private_key):
-        raise ConfigurationError("name either --secret-key or --private-key")
+        raise ConfigurationError("give either --secret-key or --private-key")
     key, algorithm = _signing(secret_key, private_key)
     now = int(time.time())
     made: dict[str, Any] = {claims["role_claim"]: role, "iat": now}
@@ -150,7 +150,7 @@ def create(
 
 
 def _signing(secret_key: str | None, private_key: str | None) -> tuple[Any, str]:
-    """The key, and the algorithm that it signs by."""
+    """Return the key, and its signature algorithm."""
     from quire.security import tokens
 
     if secret_key:
@@ -170,14 +170,14 @@ def _when(time_ms: int | None) -> str:
 @_token
 @json_option
 def show(token: Any, as_json: bool) -> None:
-    """Print what the token in the file TOKEN says (-: standard input). Whether it is true, `validate` says."""
+    """Print the contents of the token in the file TOKEN (-: standard input) without verifying it; see `validate`."""
     parts = token.read().strip().split(b".")
     try:
         header, claims = (json.loads(base64.urlsafe_b64decode(part + b"==")) for part in parts[:2])
     except (ValueError, RecursionError):
-        raise ConfigurationError("this is no JSON web token") from None
+        raise ConfigurationError("not a JSON Web Token") from None
     if len(parts) != 3 or not isinstance(header, dict) or not isinstance(claims, dict):
-        raise ConfigurationError("this is no JSON web token")
+        raise ConfigurationError("not a JSON Web Token")
     lines = [f"{name}: {value}" for name, value in {**header, **claims}.items()]
     if isinstance(claims.get("exp"), int | float):
         lines.append(f"expires: {_when(int(1000 * min(claims['exp'], 1e15)))}")
@@ -188,14 +188,14 @@ def show(token: Any, as_json: bool) -> None:
 @_token
 @_secret_key
 @_key_option("--public-key", "The public key of a pair.")
-@click.option("--issuer", default="", help="What the claim iss must be.")
-@click.option("--audience", default="", help="What the claim aud must have.")
-@click.option("--role-claim", default="sub", show_default=True, help="The claim that has the role.")
+@click.option("--issuer", default="", help="Required value of the claim iss.")
+@click.option("--audience", default="", help="Required value in the claim aud.")
+@click.option("--role-claim", default="sub", show_default=True, help="Claim that contains the role.")
 @json_option
 def validate(
     token: Any, secret_key: str | None, public_key: str | None, as_json: bool, **claims: Any
 ) -> None:
-    """Say whether a broker with that key would take the token in the file TOKEN (-: standard input), and as whom."""
+    """Verify the token in the file TOKEN (-: standard input) as a broker with this key does, and print its role."""
     _need_library()
     import asyncio
 

@@ -1,4 +1,4 @@
-"""`quire topics`: create, list, look into and delete topics, through a broker's REST interface."""
+"""`quire topics`: creates, lists, shows and deletes topics through a broker's REST interface."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEGMENT_COLUMNS: Final[Mapping[str, Column]] = {
 
 @click.group("topics", cls=Noun)
 def command() -> None:
-    """Create, list, look into and delete topics.
+    """Create, list, show and delete topics.
 
     TOPIC is a full name (persistent://tenant/namespace/name) or a short one in public/default.
 
@@ -65,7 +65,9 @@ def list_topics(admin: Admin, namespace: str) -> Answer:
 @command.verb("create")
 @topic_argument
 @click.option(
-    "--partitions", type=click.IntRange(min=1), help="Make a partitioned topic of that many partitions."
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Create a partitioned topic with this number of partitions.",
 )
 def create(admin: Admin, topic: str, partitions: int | None) -> Answer:
     """Create TOPIC."""
@@ -90,7 +92,7 @@ def update(admin: Admin, topic: str, partitions: int) -> Answer:
 
 @command.verb("delete")
 @topic_argument
-@click.option("--force", is_flag=True, help="Also when producers or subscriptions are connected.")
+@click.option("--force", is_flag=True, help="Delete it even if it has producers or subscriptions.")
 def delete(admin: Admin, topic: str, force: bool) -> Answer:
     """Delete TOPIC with all its messages, partitions and subscriptions."""
     suffix = "/partitions" if _partitions(admin, topic) else ""
@@ -117,7 +119,7 @@ def lookup(admin: Admin, topic: str) -> Answer:
 @command.verb("unload")
 @topic_argument
 def unload(admin: Admin, topic: str) -> Answer:
-    """Close TOPIC on its broker; clients look it up again. Its active segment is sealed."""
+    """Unload TOPIC from its broker; clients look it up again. Its active segment is sealed."""
     admin.put(f"{_path(topic)}/unload")
     return done(f"unloaded {topic}", topic=topic, unloaded=True)
 
@@ -192,7 +194,7 @@ def _internals(answer: dict[str, Any]) -> list[Shown]:
 @command.verb("terminate")
 @topic_argument
 def terminate(admin: Admin, topic: str) -> Answer:
-    """Accept no more messages on TOPIC; what is there stays readable."""
+    """Terminate TOPIC: it accepts no more messages, and existing ones stay readable."""
     if _partitions(admin, topic):
         answer = admin.post(f"{_path(topic)}/terminate/partitions")
         said = f"terminated {topic}, all its {len(answer)} partitions"
@@ -205,7 +207,7 @@ def terminate(admin: Admin, topic: str) -> Answer:
 @command.verb("explain")
 @topic_argument
 def explain(admin: Admin, topic: str) -> Answer:
-    """Say why each segment of TOPIC is still here, and when it will go. See docs/retention.md."""
+    """Show why each segment of TOPIC is retained, and when it will be deleted. See docs/retention.md."""
     answer = admin.get(f"/quire/v1/topics/{topic_name.path(topic)}/explain")
     segments, count = answer["segments"], len(answer["segments"])
     shown = [f"{answer['topic']}: " + ("one segment" if count == 1 else f"{count} segments, oldest first")]
@@ -215,7 +217,7 @@ def explain(admin: Admin, topic: str) -> Answer:
 
 
 def _explained(segment: dict[str, Any], now_ms: int) -> list[str]:
-    """A segment in words."""
+    """Return a description of a segment as text."""
     head = f"segment {segment['ledgerId']}: {segment['messages']} messages, {segment['bytes']} bytes"
     if segment["messages"]:
         head += f", {moments.shown(segment['firstMs'])} to {moments.shown(segment['lastMs'])}"
@@ -235,7 +237,7 @@ def _until(until_ms: int | None, now_ms: int) -> str:
     return f"; due since {at}" if until_ms <= now_ms else f"; until {at}"
 
 
-# -- a table that is kept fresh ----------------------------------------------------------------------------
+# -- the Iceberg table of a topic ----------------------------------------------------------------------------
 
 
 @command.verb("set-iceberg")
@@ -244,17 +246,20 @@ def _until(until_ms: int | None, now_ms: int) -> str:
     "--catalog",
     required=True,
     metavar="URL",
-    help="https://… of a REST catalog, postgresql://…, or /DIRECTORY; none: no table, whatever the namespace has.",
+    help="https://… of a REST catalog, postgresql://…, or /DIRECTORY; none: no table for this topic.",
 )
 @click.option(
-    "--warehouse", default="", metavar="NAME", help="Where the catalog is to put tables (it knows)."
+    "--warehouse", default="", metavar="NAME", help="Warehouse for the tables; by default the catalog's own."
 )
 @click.option(
-    "--namespace", default="", metavar="NAME", help="The table's, in the catalog (TENANT_NAMESPACE)."
+    "--namespace",
+    default="",
+    metavar="NAME",
+    help="Namespace of the table in the catalog; by default TENANT_NAMESPACE.",
 )
-@click.option("--table", default="", metavar="NAME", help="Of the table (as TOPIC is called).")
+@click.option("--table", default="", metavar="NAME", help="Name of the table; by default that of TOPIC.")
 def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
-    """Have an Iceberg table kept fresh with TOPIC, by `quire spark follow-iceberg`: what is archived is copied."""
+    """Keep an Iceberg table fresh with TOPIC: `quire spark follow-iceberg` copies archived messages."""
     if words["catalog"] == "none":
         admin.post(f"{_path(topic)}/iceberg", {})
         return done(f"no table is kept fresh with {topic}", topic=topic, iceberg=None)
@@ -265,9 +270,9 @@ def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
 
 @command.verb("get-iceberg")
 @topic_argument
-@click.option("--applied", is_flag=True, help="What holds for TOPIC, also where its namespace prescribes it.")
+@click.option("--applied", is_flag=True, help="Effective policy of TOPIC, also if its namespace sets it.")
 def get_iceberg(admin: Admin, topic: str, applied: bool) -> Answer:
-    """Show which Iceberg table is kept fresh with TOPIC."""
+    """Show the Iceberg table that is kept fresh with TOPIC."""
     policy = admin.get(f"{_path(topic)}/iceberg?applied={str(applied).lower()}")
     if not policy or not policy["catalog"]:
         return Answer(None, f"no table is kept fresh with {topic}")
@@ -277,6 +282,6 @@ def get_iceberg(admin: Admin, topic: str, applied: bool) -> Answer:
 @command.verb("remove-iceberg")
 @topic_argument
 def remove_iceberg(admin: Admin, topic: str) -> Answer:
-    """Leave the Iceberg table of TOPIC as it is from now on."""
+    """Stop keeping the Iceberg table of TOPIC fresh; the table is not changed."""
     admin.delete(f"{_path(topic)}/iceberg")
     return done(f"the table of {topic} is not kept fresh any more", topic=topic, removed=True)

@@ -1,7 +1,8 @@
-"""`quire zookeeper`: one ZooKeeper server from PySpark's jars, for clusters that have none.
+"""`quire zookeeper`: runs one ZooKeeper server from PySpark's jars, for clusters without another ZooKeeper.
 
-The process becomes Java's: what is sent to it, SIGTERM or SIGKILL, ZooKeeper gets. Installations that must survive
-the loss of a machine run an ensemble of three of ZooKeeper's own distribution and name it with `--metadata zk://…`.
+The command replaces its process by the Java process, so ZooKeeper receives the signals, such as SIGTERM. Installations
+that must survive the loss of a machine run an ensemble of three servers from ZooKeeper's own distribution, and name it
+with `--metadata zk://…`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 import click
 
-from quire.cli.settings import SECURITY, Given, check_file, settings_options
+from quire.cli.settings import settings_options
+from quire.process.settings import SECURITY, Given
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import parse_address, setting
 from quire.runtime.tls import read_pem
@@ -25,7 +27,7 @@ from quire.testing.zookeeper_server import command as java_command
 
 @dataclass(frozen=True)
 class ZooKeeperSettings:
-    """One server of its own."""
+    """Settings of one ZooKeeper server."""
 
     data: str = setting("zookeeper", "Directory for the tree.")
     listen: str = setting("127.0.0.1:2181", "Address that brokers and bookies connect to.")
@@ -35,29 +37,32 @@ class ZooKeeperSettings:
     security: str = setting("", SECURITY)
 
     def validate(self) -> None:
-        """Raises `ConfigurationError`."""
+        """Check the settings. Raises `ConfigurationError`."""
         if not self.data:
-            raise ConfigurationError("data must name a directory")
+            raise ConfigurationError("data must be the path of a directory")
         if parse_address(self.listen)[1] == 0:
-            raise ConfigurationError("listen must name a port, for clients have to find it again")
+            raise ConfigurationError(
+                "listen must have a fixed port, so that clients can reconnect after a restart"
+            )
         if bool(self.listen_tls) != bool(self.security):
-            raise ConfigurationError("listen_tls needs a security file, and the security file listen_tls")
+            raise ConfigurationError("listen_tls and a security file require each other")
         if self.listen_tls and parse_address(self.listen_tls)[1] == 0:
-            raise ConfigurationError("listen_tls must name a port, for clients have to find it again")
+            raise ConfigurationError(
+                "listen_tls must have a fixed port, so that clients can reconnect after a restart"
+            )
 
 
 @click.command("zookeeper")
 @settings_options(ZooKeeperSettings)
 def command(config: Path | None, **flags: Any) -> None:
-    """Run one ZooKeeper server. Needs Java and PySpark, whose jars it is made of.
+    """Run one ZooKeeper server. It needs Java, and PySpark for its ZooKeeper jars.
 
     \b
     Example:
       quire zookeeper --data /var/lib/zookeeper --listen 0.0.0.0:2181
       quire zookeeper --security security.toml --listen-tls 0.0.0.0:2281
     """
-    check_file(config, ZooKeeperSettings)
-    settings = Given(flags, config).load(ZooKeeperSettings).values
+    settings = Given(flags, config).load_all((ZooKeeperSettings,))[ZooKeeperSettings]
     directory = Path(settings.data).absolute()
     host, port = parse_address(settings.listen)
     tls = _tls(settings, directory)
@@ -67,7 +72,10 @@ def command(config: Path | None, **flags: Any) -> None:
 
 
 def _tls(settings: ZooKeeperSettings, directory: Path) -> ServerTls | None:
-    """The port with TLS. ZooKeeper wants certificate and key in one file. Raises `ConfigurationError`."""
+    """Return the configuration of the port with TLS, or None. Raises `ConfigurationError`.
+
+    Writes the certificate and its key into one file, as ZooKeeper requires.
+    """
     if not settings.listen_tls:
         return None
     files = files_inside(load_security(settings.security))

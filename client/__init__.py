@@ -1,4 +1,4 @@
-"""The asyncio client for users of Quire, or of any server of the Pulsar protocol.
+"""Asyncio client for Quire and any other server of the Pulsar protocol.
 
     from quire.client import Client
 
@@ -9,14 +9,15 @@
             async for message in consumer:
                 await consumer.ack(message)
 
-docs/client.md is a tour of all it does, by examples. To read the code, in this order: `client`; `producer` and
-`partition_producer` (with `batch` and `sealing`); `consumer` and `partition_consumer` (with `inbox`, `permits`,
-`opening`, `entry`, `beginning`, `acks`, `acknowledging` and `nack`); `reader`; `dead_letter`; `pattern`. Below them
-`context` (what they need of the client), `attachment`, which keeps each attached to its broker, `lookup` and
-`connection`. What messages go through: `chunks`, `crypto`, `schema` (with `record` and `writers`). At the side
-`messages`, `subscribe`, `errors`, `settings`, `authentication`, `routing`, `backoff`.
+docs/client.md shows all features by example. To read the code, in this order: `client`; `producer` and
+`partition_producer` (with `batch` and `sealing`); `consumer` and `subscribed_topics`; `partition_consumer` (with
+`permits`) and `deliveries` (with `opening`, `entry`, `beginning`, `acks`, `acknowledging` and `nack`); `reader`;
+`dead_letter`; `pattern`. These use `context` (the interface of the client), `attachment` (which keeps a producer or
+consumer attached to its broker), `lookup` and `connection` (with `members`). Messages are encoded and decoded by
+`chunks`, `crypto` and `schema` (with `record` and `writers`). The remaining modules are `messages`, `subscribe`,
+`errors`, `settings`, `authentication`, `routing` and `backoff`.
 
-Not here: transactions.
+Transactions are not supported.
 """
 
 from quire.client.authentication import Authentication, basic, token

@@ -1,7 +1,8 @@
-"""When acknowledgements of one partition are sent: gathered for some milliseconds, or at once when somebody waits.
+"""Sender of one partition's acknowledgements, in groups after the ack delay, or at once for a waiting caller.
 
-Acks take effect in order, so an answer to the last stands for those that asked for none, on one connection; what was
-under way with a connection that is lost is not known to have arrived, and `flush` says so once.
+The broker applies the acks of a connection in order, so its response to the last ack also covers earlier acks that
+requested no response. When a connection is lost, the outcome of unanswered acks is unknown; `flush` raises
+`OutcomeUnknown` once for them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class Attached(Protocol):
-    """The consumer whose acks they are."""
+    """Interface of one partition's consumer: its topic and its connection."""
 
     topic: str
 
@@ -29,7 +30,7 @@ class Attached(Protocol):
 
 
 class Acknowledging:
-    """`acks` is what waits."""
+    """The waiting acks of one partition (`acks`), and the timer that sends them."""
 
     def __init__(self, end: Attached, consumer_id: int, settings: ConsumerSettings) -> None:
         self.acks = Acks(settings.batch_index_ack)
@@ -39,13 +40,13 @@ class Acknowledging:
         self._group_max = settings.ack_group_max
         self._loop = asyncio.get_running_loop()
         self._unanswered: tuple[list[pb.MessageIdData], bool] | None = None
-        """The last ack that was sent and has no answer, and whether it is cumulative."""
+        """The last ack that was sent and has no response yet, and whether it is cumulative."""
         self._are_lost = False
-        """Some were sent without asking for an answer, on a connection that is gone."""
+        """True if acks without a requested response were sent on a connection that was lost since."""
         self._timer: asyncio.TimerHandle | None = None
 
     def send_soon(self) -> None:
-        """Something was added to `acks`."""
+        """Schedule a send; if a full group of acks is waiting, send it at once."""
         if self._timer is None:
             self._timer = self._loop.call_later(self._delay_s, self.send)
         elif len(self.acks) >= self._group_max:
@@ -53,11 +54,11 @@ class Acknowledging:
             self.send()
 
     def send(self) -> None:
-        """Tell the broker, without an answer. What is lost with a connection comes again."""
+        """Send the waiting acks without requesting a response. If an ack is lost, the broker redelivers the entries."""
         self._timer = None
         connection = self._end.connection
         if connection is None:
-            return  # whoever attaches sends them
+            return  # the next attachment sends them
         ids, cumulative = self.acks.take()
         if ids:
             connection.write(commands.ack(self._id, ids))
@@ -67,12 +68,12 @@ class Acknowledging:
             self._unanswered = [cumulative], True
 
     def void(self, ids: Sequence[pb.MessageIdData]) -> None:
-        """Acknowledge entries that no user will."""
+        """Acknowledge entries that the application will never see."""
         self.acks.add(ids)
         self.send_soon()
 
     async def flush(self) -> None:
-        """Return when the broker has answered all acks so far. Raises `OutcomeUnknown`, or what it refuses."""
+        """Wait until the broker has answered all acks so far. Raises `OutcomeUnknown`, or the broker's error."""
         topic = self._end.topic
         self._tell_of_lost()
         if not len(self.acks) and self._unanswered is None:
@@ -83,36 +84,39 @@ class Acknowledging:
         kinds = [(ids, False), ([cumulative] if cumulative is not None else [], True)]
         kinds = [one for one in kinds if one[0]] or ([] if self._unanswered is None else [self._unanswered])
         if not kinds:
-            return  # another one has waited for them
-        last = self._unanswered = kinds[-1]  # also for who asks before these are answered
+            return  # another caller has flushed them meanwhile
+        last = self._unanswered = kinds[-1]  # a concurrent flush waits for these, too
         try:
             for some, is_cumulative in kinds:
                 await self._send_and_wait(connection, some, cumulative=is_cumulative)
         except Unavailable as error:
             self.acks.restore(ids)
-            raise OutcomeUnknown(f"whether acks of {topic} arrived is not known: {error}") from None
+            raise OutcomeUnknown(
+                f"acks of {topic} were sent, but the broker's response was lost, so they may not be stored: {error}"
+            ) from None
         finally:
             if self._unanswered is last:
-                self._unanswered = None  # else more was sent meanwhile
+                self._unanswered = None  # else more acks were sent meanwhile
 
     def _tell_of_lost(self) -> None:
         if self._are_lost:
             self._are_lost = False
             raise OutcomeUnknown(
-                f"acks of {self._end.topic} were under way when a connection was lost; what did not arrive comes again"
+                f"acks of {self._end.topic} were in flight when the connection was lost; "
+                "the broker redelivers messages whose ack was lost"
             )
 
     async def _send_and_wait(
         self, connection: Connection, ids: list[pb.MessageIdData], *, cumulative: bool
     ) -> None:
         await connection.request(
-            f"an ack of {len(ids)} ids of {self._end.topic}",
+            f"acknowledging {len(ids)} entries of {self._end.topic}",
             lambda request_id: commands.ack(self._id, ids, cumulative=cumulative, request_id=request_id),
             pb.CommandAckResponse,
         )
 
     def connection_changes(self) -> None:
-        """What is under way will not be answered."""
+        """Record, on a change of connection, that acks in flight will get no response."""
         if self._unanswered is not None:
             self._are_lost, self._unanswered = True, None
 

@@ -1,8 +1,8 @@
-"""Which messages of which entries are acknowledged, and what to tell the broker. No I/O.
+"""Acknowledgement state of one partition, and the acks to send to the broker. No I/O.
 
-The broker keeps entries; users acknowledge messages. When no message of an entry is left the entry is done and its
-id goes to the broker. Until then the broker is told the bit set of those that are left (a batch-index ack), if the
-consumer wants that, so that a redelivery brings only the rest.
+The broker tracks entries, while applications acknowledge messages. When all messages of an entry are acknowledged, the
+entry's id is sent to the broker. Until then a batch-index ack can be sent: the bit set of the messages still
+unacknowledged, so that the broker redelivers only those. The consumer setting `batch_index_ack` enables it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Acks:
         return len(self._done) + len(self._partial) + (self._cumulative is not None)
 
     def ack(self, entry: Entry, index: int) -> None:
-        """The message at `index` (-1: the entry is one message)."""
+        """Acknowledge the message at `index` of an entry; -1 is the only message of an unbatched entry."""
         if not entry.unacked:
             return
         entry.unacked &= ~(1 << index) if index >= 0 else 0
@@ -39,11 +39,11 @@ class Acks:
             self._partial[entry] = None
 
     def add(self, ids: Sequence[pb.MessageIdData]) -> None:
-        """Entries as a whole."""
+        """Acknowledge whole entries."""
         self._done += ids
 
     def ack_id(self, one: MessageId) -> None:
-        """A message by its id alone; a message of a batch only as a batch-index ack."""
+        """Acknowledge a message by its id alone. For a message of a batch, this requires batch-index acks."""
         if one.first_chunk is not None:
             self._done.append(commands.message_id(*one.first_chunk, one.partition))
         if one.batch_index < 0 or one.batch_size <= 1:
@@ -53,7 +53,7 @@ class Acks:
             self._done.append(partly(one.ledger_id, one.entry_id, one.partition, rest, one.batch_size))
 
     def ack_cumulative(self, one: MessageId) -> None:
-        """Everything up to and with the message; only the highest matters."""
+        """Acknowledge all messages up to and including `one`; only the highest id is kept."""
         last = one.batch_index < 0 or one.batch_index + 1 >= one.batch_size
         if last:
             data = commands.message_id(one.ledger_id, one.entry_id, one.partition)
@@ -63,12 +63,12 @@ class Acks:
         elif one.entry_id > 0:
             data = commands.message_id(one.ledger_id, one.entry_id - 1, one.partition)
         else:
-            return  # nothing whole lies before it in its ledger
+            return  # no earlier entry in this ledger
         if self._cumulative is None or one.place > self._cumulative[0]:
             self._cumulative = one.place, data
 
     def take(self) -> tuple[list[pb.MessageIdData], pb.MessageIdData | None]:
-        """What to send now: individual ids, and the cumulative one."""
+        """Return the acks to send now and clear them: individual ids, and the cumulative id or None."""
         ids = self._done
         if self._partial:
             ids = ids + [entry.rest() for entry in self._partial]
@@ -78,5 +78,5 @@ class Acks:
         return ids, cumulative
 
     def restore(self, ids: list[pb.MessageIdData]) -> None:
-        """Individual ids that were taken and not answered; they are sent again."""
+        """Put back the individual ids of acks that the broker did not answer, so that they are sent again."""
         self._done = ids + self._done

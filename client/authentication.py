@@ -1,4 +1,4 @@
-"""Who the client says it is. The data is asked for at every connection and challenge, so a token may be renewed."""
+"""Credentials of a client. They are read again for each connection and challenge, so that a token may be renewed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from quire.runtime.tls import ClientTls
 
 @dataclass(frozen=True)
 class Authentication:
-    """A method's name, as brokers know it, and where its data comes from."""
+    """Authentication method by its protocol name, and the function that returns its data."""
 
     method: str = "none"
     data: Callable[[], bytes] = field(default=bytes, repr=False)
 
 
 def token(text: str | Callable[[], str]) -> Authentication:
-    """A JSON web token, or what gives the current one."""
+    """Authenticate with a JSON Web Token, given as text or as a function that returns the current one."""
     provide = text if callable(text) else lambda: text
     return Authentication("token", lambda: provide().encode())
 
 
 def presenting(credentials: Credentials, tls: ClientTls | None = None) -> Authentication:
-    """What `credentials` say; without any, the certificate that is shown by `tls`. Raises `ConfigurationError`."""
+    """Return the authentication for `credentials`, or if there are none, for the client certificate of `tls`, if given.
+
+    Raises `ConfigurationError`.
+    """
     method = credentials.method
     if method == "none" and tls is not None and tls.certificate:
         method = "tls"

@@ -1,6 +1,7 @@
-"""How long to wait before the next attempt: twice as long each time, up to a bound, with jitter.
+"""Exponential back-off with jitter and a maximum.
 
-The jitter takes up to half off, so that clients that lost the same broker do not come back in one wave.
+The jitter shortens each delay by up to half, so that clients that lost the same broker do not reconnect at the same
+time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from random import Random
 
 
 class Backoff:
-    """The waits of one series of attempts, in seconds."""
+    """The delays of one series of attempts."""
 
     def __init__(self, first_ms: int, max_ms: int, rng: Random) -> None:
         self._first_s = first_ms / 1000
@@ -18,7 +19,7 @@ class Backoff:
         self._next_s = self._first_s
 
     def reset(self) -> None:
-        """The last attempt succeeded."""
+        """Start again from the first delay, after a successful attempt."""
         self._next_s = self._first_s
 
     def next_s(self) -> float:

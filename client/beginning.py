@@ -1,10 +1,10 @@
-"""Where the consumer of one partition begins, and which messages it leaves out. No I/O.
+"""Start position of one partition's consumer, and the messages to skip before it. No I/O.
 
-A broker begins at whole entries; a user may begin, or go on, at a message within one. What lies below the *floor* is
-left out. A subscription that is not durable has its place here: a reader that comes back goes on after the last
-message that it handed out, and the floor stays. A durable one has it at the broker, which also keeps which messages
-of a batch a seek left out; the floor is for brokers that do not, and for ids that do not say how large the batch is. So
-it counts once, for the first entry after a seek: whoever moves the cursor afterwards decides what comes.
+A broker starts delivery at an entry, but an application may start or continue at a message within a batch. Messages
+below the *floor* are skipped. For a non-durable subscription, the position is kept here: after a reconnect, a reader
+continues after the last message that it returned, and the floor stays. For a durable subscription, the broker stores
+the position, and which messages of a batch a seek skipped. There the floor is needed only for brokers that do not store
+the skipped messages, and for ids without a batch size. So it applies once, to the first entry after a seek.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class Beginning:
-    """`start` is what a SUBSCRIBE says, of a durable subscription only if it is new."""
+    """Start position of one subscription.
+
+    A SUBSCRIBE carries `start`, which a durable subscription uses only if it is new.
+    """
 
     def __init__(self, how: SubscribeAs) -> None:
         self._how = how
@@ -24,10 +27,10 @@ class Beginning:
         self.start_inclusive = how.start_inclusive
         self._floor, self._floor_inclusive = self.start, self.start_inclusive
         self._is_sought = False
-        """A seek moved the cursor, and the consumer is not attached again since."""
+        """True if a seek has moved the cursor, and the consumer has not been attached again since."""
 
     def wanted(self, place: tuple[int, int]) -> int:
-        """Of an entry, the next that came, the bits of its messages that are not below the floor."""
+        """Return the bit set of the next entry's messages that are not below the floor."""
         floor, inclusive = self._floor, self._floor_inclusive
         if self._how.durable:
             self._floor = EARLIEST
@@ -40,7 +43,7 @@ class Beginning:
         return -1 if inclusive else 0
 
     def sought(self, to: MessageId) -> None:
-        """A seek has ended; it comes next."""
+        """Record a successful seek: delivery continues at `to`."""
         self._is_sought = True
         self._floor, self._floor_inclusive = to, True
         if not self._how.durable:
@@ -52,12 +55,10 @@ class Beginning:
         self._is_sought = False
 
     def go_on_after(self, last_taken: MessageId, first_chunk: MessageId | None) -> None:
-        """Go on after what was handed out; a message in chunks may have begun before that, and is not whole yet."""
+        """Start after the last message returned, or at the first chunk of an earlier incomplete message."""
         if self._how.durable:
             return
-        if (
-            last_taken != self._floor or self._floor_inclusive
-        ):  # else the attempt before this one came to nothing
+        if last_taken != self._floor or self._floor_inclusive:  # else the previous attempt delivered nothing
             self.start, self.start_inclusive = last_taken, False
         self._floor, self._floor_inclusive = last_taken, False
         if first_chunk is not None and first_chunk.place < last_taken.place:
@@ -65,7 +66,10 @@ class Beginning:
 
 
 def sought_id(to: MessageId) -> pb.MessageIdData:
-    """The id for a SEEK; of a message in a batch with the bits from it on, which the cursor keeps."""
+    """Return the id for a SEEK.
+
+    For a message within a batch, its `ack_set` has the bits of this message and later ones, which are to be delivered.
+    """
     data = to.to_wire()
     if to.batch_index > 0 and to.batch_size:
         data.ack_set.extend(to_words((1 << to.batch_size) - (1 << to.batch_index), to.batch_size))

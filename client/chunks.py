@@ -1,14 +1,16 @@
-"""Messages that are larger than an entry may be: cut into chunks by producers, joined by consumers. No I/O.
+"""Messages larger than the maximum entry, which producers cut into chunks and consumers join. No I/O.
 
-A message is compressed whole, then cut; each chunk is an entry of its own, encrypted by itself, with the sequence id
-of the message, one uuid, its number and the count and size of all:
+A message is compressed as a whole and then cut. Each chunk is an entry, encrypted separately, with the sequence id
+and uuid of the message, its own number, and the number and total size of all chunks (Pulsar's [PIP-37]):
 
-    chunk 0 ─ chunk 1 ─ … ─ chunk n-1      other producers' entries may lie between them
-       └ first chunk's id      └ the message's id: it is there when its last chunk is
+    chunk 0 ─ chunk 1 ─ … ─ chunk n-1      other producers' entries may be between them
+       └ first chunk's id      └ the message's id, known when the last chunk is stored
 
-A consumer joins what has one uuid. A chunk that comes again is dropped; one that follows no other (its beginning was
-trimmed, acknowledged or given up) cannot be joined. What is incomplete takes memory, so there is a bound on how many
-messages are, and on how long; both as in Pulsar's clients.
+A consumer joins the chunks of one uuid. It drops a repeated chunk, and cannot join a chunk without its predecessors
+(which were trimmed, acknowledged or discarded). Incomplete messages take memory, so their number and age are
+limited, as in Pulsar's clients.
+
+[PIP-37]: https://github.com/apache/pulsar/wiki/PIP-37%3A-Large-message-size-handling-in-Pulsar
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import Buffer, Undecodable
 
 CHUNK_METADATA_BYTES: Final = 128
-"""Room for what only chunks have: uuid, numbers, and what encryption adds to the payload."""
+"""Bytes reserved for the metadata that only chunks have: uuid, numbers, and the overhead of encryption."""
 
 JOINED_MAX: Final = 100
-"""Messages that a consumer remembers for the sake of chunks that come again."""
+"""Number of completed messages that a consumer remembers to recognize repeated chunks."""
 
 
 class Incomplete(Enum):
-    """What came of a chunk that does not make its message whole."""
+    """Result for a chunk that does not complete its message."""
 
     WAITS = "for the others"
     REPEATED = "it is here already"
@@ -37,14 +39,14 @@ class Incomplete(Enum):
 
 
 class Joined(NamedTuple):
-    """A message that is whole: its payload as it was before it was cut, and the ids of all chunks but the last."""
+    """A complete message: its joined payload, and the ids of all its chunks except the last."""
 
     payload: memoryview
     before: tuple[pb.MessageIdData, ...]
 
 
 class _Pending:
-    """A message of which some chunks are here."""
+    """Chunked message of which only some chunks have arrived."""
 
     __slots__ = ("bytes_max", "count", "ids", "parts", "since_s", "size")
 
@@ -58,7 +60,10 @@ class _Pending:
 
 
 def cut(metadata: pb.MessageMetadata, payload: Buffer, bytes_max: int) -> Iterator[memoryview]:
-    """The chunks of a payload, of `bytes_max` each; before each, `metadata` are changed to be its own."""
+    """Yield the chunks of a payload, `bytes_max` bytes each.
+
+    `metadata` is updated for each chunk before it is yielded.
+    """
     view = memoryview(payload)
     metadata.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
     metadata.num_chunks_from_msg = -(-len(view) // bytes_max)
@@ -69,26 +74,26 @@ def cut(metadata: pb.MessageMetadata, payload: Buffer, bytes_max: int) -> Iterat
 
 
 class Joiner:
-    """The incomplete messages of one partition, the oldest first."""
+    """Joiner of the chunks of one partition; it holds the incomplete messages, oldest first."""
 
     def __init__(self, messages_max: int) -> None:
         self._messages_max = messages_max
         self._pending: dict[str, _Pending] = {}
         self._joined: dict[str, None] = {}
-        """What became whole, the oldest first: a producer that lost its connection may send the end of it again."""
+        """Completed messages, oldest first: a producer may resend their last chunks after a lost connection."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
     def first_id(self) -> pb.MessageIdData | None:
-        """The first chunk of the oldest message that is incomplete."""
+        """The id of the first chunk of the oldest incomplete message, or None."""
         return next(iter(self._pending.values())).ids[0] if self._pending else None
 
     def add(
         self, metadata: pb.MessageMetadata, payload: Buffer, id_data: pb.MessageIdData, now_s: float
     ) -> Joined | Incomplete:
-        """Take a chunk. Raises `Undecodable` for one that contradicts the others, or a message that is too large."""
+        """Add a chunk. Raises `Undecodable` if it contradicts the earlier chunks or the message is too large."""
         uuid, number = metadata.uuid, metadata.chunk_id
         if number == 0:
             self._begin(metadata, now_s)
@@ -102,7 +107,10 @@ class Joiner:
         pending.size += len(payload)
         if pending.size > pending.bytes_max or metadata.num_chunks_from_msg != pending.count:
             del self._pending[uuid]
-            raise Undecodable(f"chunk {number} does not belong to the {pending.count} chunks before it")
+            raise Undecodable(
+                f"chunk {number} does not belong "
+                f"to the {pending.count} chunks of its message: it exceeds their announced size or count"
+            )
         pending.parts.append(payload)
         if number + 1 < pending.count:
             pending.ids.append(id_data)
@@ -110,14 +118,19 @@ class Joiner:
         del self._pending[uuid]
         self._remember(uuid)
         if pending.size != pending.bytes_max:
-            raise Undecodable(f"chunks of {pending.size} bytes were to be {pending.bytes_max}")
+            raise Undecodable(
+                f"the chunks of a message have {pending.size} bytes in total, "
+                f"but the first announced {pending.bytes_max}"
+            )
         return Joined(memoryview(b"".join(pending.parts)), tuple(pending.ids))
 
     def _begin(self, metadata: pb.MessageMetadata, now_s: float) -> None:
-        """The first chunk: what had its uuid before was sent in vain, and begins again."""
+        """Start a message at its first chunk, and discard earlier chunks with its uuid."""
         size = metadata.total_chunk_msg_size
         if not 0 < size <= CHUNKED_MESSAGE_BYTES_MAX:
-            raise Undecodable(f"chunks claim {size} bytes; allowed are {CHUNKED_MESSAGE_BYTES_MAX}")
+            raise Undecodable(
+                f"a chunked message announces {size} bytes, but at most {CHUNKED_MESSAGE_BYTES_MAX} are allowed"
+            )
         self._pending.pop(metadata.uuid, None)
         self._joined.pop(metadata.uuid, None)
         self._pending[metadata.uuid] = _Pending(metadata.num_chunks_from_msg, size, now_s)
@@ -128,21 +141,21 @@ class Joiner:
             del self._joined[next(iter(self._joined))]
 
     def overflowing(self) -> list[pb.MessageIdData]:
-        """Give up the oldest while there are too many; the ids of what was given up."""
+        """Discard the oldest messages above the maximum number; return the ids of their chunks."""
         given_up: list[pb.MessageIdData] = []
         while len(self._pending) > self._messages_max:
             given_up += self._pop_oldest().ids
         return given_up
 
     def expired(self, before_s: float) -> list[pb.MessageIdData]:
-        """Give up what began before; the ids of what was given up."""
+        """Discard messages whose first chunk arrived before `before_s`; return the ids of their chunks."""
         given_up: list[pb.MessageIdData] = []
         while self._pending and next(iter(self._pending.values())).since_s < before_s:
             given_up += self._pop_oldest().ids
         return given_up
 
     def clear(self) -> None:
-        """All of it comes again."""
+        """Discard all chunks; the broker redelivers them."""
         self._pending.clear()
 
     def _pop_oldest(self) -> _Pending:

@@ -1,16 +1,15 @@
-"""The client: where a user begins.
+"""The client, from which an application creates producers, consumers and readers.
 
     async with Client("pulsar://127.0.0.1:6650") as client:
         async with client.producer("orders") as producer:
             await producer.send(b"...")
 
-One client per process and cluster is enough: producers and consumers share its connections. Everything belongs to the
-event loop in which the client was entered.
+One client per process and cluster is enough: producers and consumers share its connections. All of them must be used in
+the event loop in which the client was entered.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -20,12 +19,10 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from quire.client.authentication import Authentication
-from quire.client.backoff import Backoff
 from quire.client.consumer import SUBSCRIPTION_TYPES, Consumer
 from quire.client.context import Closable
 from quire.client.crypto import Encryption, FindKey
 from quire.client.dead_letter import DeadLetterPolicy
-from quire.client.errors import is_final
 from quire.client.lookup import Lookup
 from quire.client.messages import EARLIEST, LATEST, MessageId
 from quire.client.pattern import Pattern
@@ -36,7 +33,7 @@ from quire.client.schema import BYTES, Schema
 from quire.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from quire.client.subscribe import SubscribeAs
 from quire.runtime.clock import Clock, SystemClock
-from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.errors import ConfigurationError
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import ClientTls
 
@@ -44,10 +41,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """A user of a cluster. `service_url` may name several hosts: `pulsar://a:6650,b:6650`.
+    """Client of a cluster. `service_url` may list several hosts: `pulsar://a:6650,b:6650`.
 
-    `tls` goes with `pulsar+ssl://`: files, which are read again when they change, or a context; without it the system's
-    authorities are trusted.
+    For `pulsar+ssl://`, `tls` gives certificate files, which are read again when they change, or an SSL context;
+    without it the operating system's certificate authorities are trusted.
     """
 
     def __init__(
@@ -66,7 +63,9 @@ class Client:
         self.rng = rng or Random()
         self.service_url = service_url
         self._tasks = Tasks("client")
-        self.lookup = Lookup(service_url, self.settings, authentication or Authentication(), tls, self._tasks)
+        self.lookup = Lookup(
+            service_url, self.settings, authentication or Authentication(), tls, self._tasks, self.rng
+        )
         self._ids = count()
         self._open: list[Closable] = []
 
@@ -79,7 +78,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close what is still open, then the connections. Raises what a producer's flush raises."""
+        """Close all producers, consumers and connections. Raises the error of a producer's flush."""
         try:
             for one in list(self._open):
                 await one.close()
@@ -87,7 +86,7 @@ class Client:
             self.lookup.close()
             await self._tasks.stop()
 
-    # -- What users make --
+    # -- Creating producers, consumers and readers --
 
     @overload
     def producer(
@@ -122,10 +121,13 @@ class Client:
         encryption: Encryption | None = None,
         settings: ProducerSettings | None = None,
     ) -> Producer[Any]:
-        """A producer, to be entered. `name` must be unique on the topic (needed for deduplication over restarts).
+        """Return a producer, to be entered with `async with`.
 
-        `access`: `shared`, `exclusive`, `exclusive-with-fencing` or `wait-for-exclusive`. Of a topic with exclusive
-        access there is one producer; one that another has fenced raises `Fenced` or `PublishFailed` from then on.
+        `name` must be unique on the topic; deduplication across restarts requires it. `access` is `shared`,
+        `exclusive`, `exclusive-with-fencing` or `wait-for-exclusive` ([PIP-68]). A topic with exclusive access has one
+        producer; after it was fenced, that producer raises `Fenced` or `PublishFailed`.
+
+        [PIP-68]: https://github.com/apache/pulsar/wiki/PIP-68%3A-Exclusive-Producer
         """
         _choose("access", access, ACCESS_MODES)
         return Producer(
@@ -195,19 +197,22 @@ class Client:
         dead_letter: DeadLetterPolicy | None = None,
         settings: ConsumerSettings | None = None,
     ) -> Consumer[Any]:
-        """A consumer, to be entered. `topics`: a name, several, or a pattern (`re.compile("orders-.*")`).
+        """Return a consumer, to be entered with `async with`.
 
-        `type`: `exclusive`, `shared`, `failover` or `key-shared`. `start`: where the subscription begins if it is
-        new, `EARLIEST` or `LATEST`. One that is not `durable` ends with its last consumer. Without `create` a topic
-        that is not there is an error, `NotFound`.
+        `topics` is one name, several, or a pattern (`re.compile("orders-.*")`). `type` is `exclusive`, `shared`,
+        `failover` or `key-shared`. `start`, `EARLIEST` or `LATEST`, is where a new subscription begins. A subscription
+        that is not `durable` ends with its last consumer. Without `create`, a missing topic raises `NotFound`.
 
-        `priority`: consumers of level 0 come first. `key_ranges`: the key hashes (of 0 to 65535) that a key-shared
-        consumer wants, instead of a share. `compacted`: of each key what the last compaction kept. `keys` finds the
-        private keys of encrypted messages by name.
+        `priority`: consumers of level 0 get messages first. `key_ranges`: the ranges of key hashes
+        (0 to 65535) for a key-shared consumer, instead of ranges that the broker assigns. `compacted`: read the
+        messages that the last compaction kept for each key. `keys` returns the private key for a key name, to decrypt
+        messages.
         """
         _choose("type", type, SUBSCRIPTION_TYPES)
         if start not in (EARLIEST, LATEST):
-            raise ConfigurationError("a subscription starts at EARLIEST or LATEST; seek to go elsewhere")
+            raise ConfigurationError(
+                "a subscription can only start at EARLIEST or LATEST; use seek for another position"
+            )
         how = SubscribeAs(
             subscription,
             SUBSCRIPTION_TYPES[type],
@@ -266,48 +271,42 @@ class Client:
         keys: FindKey | None = None,
         settings: ConsumerSettings | None = None,
     ) -> Reader[Any]:
-        """A reader, to be entered; it begins after `start`, or at it if `inclusive`.
+        """Return a reader, to be entered with `async with`; it starts after `start`, or at it if `inclusive`.
 
-        With `compacted` it reads of each key what the topic's last compaction kept, then what came after that.
+        With `compacted` it reads the messages that the topic's last compaction kept, then the later ones.
         """
+        if not isinstance(start, MessageId):
+            raise ConfigurationError(
+                f"a reader must start at EARLIEST, LATEST or a message id, not {start!r}"
+            )
         name = self._name("reader")
         how = SubscribeAs(name, SUBSCRIPTION_TYPES["exclusive"], name, start, inclusive, False, compacted)
         consumer = Consumer(self, [topic], how, settings or ConsumerSettings(), schema, keys=keys)
         return Reader(consumer, start, inclusive)
 
     async def connect(self) -> None:
-        """Be connected to the service URL, which producers and consumers see to by themselves.
+        """Connect to the service URL now, instead of when the first producer or consumer is created.
 
-        Raises, at the first attempt, what says why that cannot be.
+        Raises the error of the first attempt.
         """
         await self.lookup.connect()
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions a topic has; 0: it is not partitioned. Tries again while no broker answers.
+        """Return the number of partitions of a topic, or 0 if it is not partitioned.
 
-        Raises `NotFound` for one that is not there, unless its use may `create` it.
+        Retries while no broker answers. If the topic does not exist, it is created with `create` where the broker
+        allows that, else `NotFound` is raised.
         """
-        name = full_name(topic)
-        backoff = Backoff(self.settings.backoff_first_ms, self.settings.backoff_max_ms, self.rng)
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + self.settings.operation_timeout_ms / 1000
-        while True:
-            try:
-                return await self.lookup.partitions(name, create=create)
-            except QuireError as error:
-                wait_s = backoff.next_s()
-                if is_final(error, established=False) or loop.time() + wait_s > end_s:
-                    raise
-            await asyncio.sleep(wait_s)
+        return await self.lookup.partitions(full_name(topic), create=create)
 
     async def topics(self, namespace: str = "public/default") -> list[str]:
-        """The full names of a namespace's topics, partitions singly."""
+        """Return the full names of a namespace's topics, with each partition listed separately."""
         return await self.lookup.topics(namespace)
 
     # -- For producers and consumers --
 
     def next_id(self) -> int:
-        """An id for a producer or consumer, unique in this client."""
+        """Return an id for a producer or consumer, unique in this client."""
         return next(self._ids)
 
     def register(self, one: Closable) -> None:
@@ -323,4 +322,4 @@ class Client:
 
 def _choose(what: str, given: str, table: Mapping[str, object]) -> None:
     if given not in table:
-        raise ConfigurationError(f"{what} is one of {', '.join(table)}, not {given!r}")
+        raise ConfigurationError(f"{what} must be one of {', '.join(table)}, not {given!r}")

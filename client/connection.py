@@ -1,25 +1,30 @@
-"""One connection to a broker: the handshake, requests and their answers, pings, and who gets what else comes.
+"""One connection to a broker: handshake, requests with their responses, pings, and dispatch of all other commands.
 
-Bytes go through `quire.wire.frame`; nothing here waits for a message. What a turn of the event loop has to say leaves
-in one write. Requests of every kind take their ids from one counter, so an answer is found by its id alone.
+`quire.wire.frame` splits the received bytes into commands, which are dispatched without an `await`. All output of one
+event loop iteration is sent in one write. Requests of all kinds share one id counter, so a response is matched by its
+request id alone.
 
-A connection ends once, with a reason; then every open request fails with it and every producer and consumer
-is told, in the same turn. It never comes back: who still needs the broker asks for a new one (`lookup`).
+A connection ends once, with a reason. Then all open requests fail with that reason, and `detached` of each producer and
+consumer is called in the same event loop iteration. It is never reopened: `lookup` creates a new one.
 
-Silence is broken with a PING after the keep-alive time; a broker that then stays silent as long again is gone.
+If no data arrives during the keep-alive time, a PING is sent. If no data arrives during the same time again, the
+connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from ssl import SSLCertVerificationError, SSLContext, SSLError
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import quire
 from quire.client.authentication import Authentication
-from quire.client.errors import ConnectionLost, Moved, TimedOut, from_server
+from quire.client.errors import ConnectionLost, TimedOut, from_server
+from quire.client.members import Members
 from quire.client.settings import ClientSettings
 from quire.runtime.errors import ConfigurationError, ProtocolError, QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
@@ -30,47 +35,17 @@ from quire.wire.commands import Command
 from quire.wire.frame import Delivery, FrameCutter
 
 UNASKED: Final = (1 << 63) - 1
-"""The request id of a request whose answer nobody waits for."""
+"""The request id of a request whose response is ignored."""
 
 _VERSION: Final = f"quire-{quire.__version__}"
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 
-class ProducerEnd(Protocol):
-    """A producer, as its connection sees it."""
-
-    def receipt(self, body: pb.CommandSendReceipt) -> None: ...
-    def refused(self, body: pb.CommandSendError) -> None: ...
-    def detached(self, reason: QuireError) -> None: ...
-
-
-class ConsumerEnd(Protocol):
-    """A consumer, as its connection sees it."""
-
-    def delivered(self, delivery: Delivery) -> None: ...
-    def active_changed(self, is_active: bool) -> None: ...
-    def reached_end(self) -> None: ...
-    def detached(self, reason: QuireError) -> None: ...
-
-
-class WatcherEnd(Protocol):
-    """Who is told of topics that come and go."""
-
-    def topics_changed(self, body: pb.CommandWatchTopicUpdate) -> None: ...
-    def detached(self, reason: QuireError) -> None: ...
-
-
-class _Answer(Protocol):
-    """A body that answers a request."""
-
-    request_id: int
-
-
-A = TypeVar("A", bound=_Answer)
-
-
 def host_and_port(url: str) -> tuple[str, int, bool]:
-    """(host, port, whether it is TLS) of a `pulsar://` or `pulsar+ssl://` URL. Raises `ConfigurationError`."""
+    """Split a `pulsar://` or `pulsar+ssl://` URL into host, port and whether it uses TLS.
+
+    Raises `ConfigurationError`.
+    """
     try:
         parts = urlsplit(url)
         usual = _PORTS[parts.scheme]
@@ -78,21 +53,82 @@ def host_and_port(url: str) -> tuple[str, int, bool]:
         if not parts.hostname:
             raise ValueError
     except (ValueError, KeyError):
-        raise ConfigurationError(f"{url!r} is not a service URL, such as pulsar://127.0.0.1:6650") from None
+        raise ConfigurationError(f"{url!r} is not a service URL such as pulsar://127.0.0.1:6650") from None
     return parts.hostname, port, parts.scheme == "pulsar+ssl"
 
 
+class Answer(Protocol):
+    """Command that answers a request."""
+
+    request_id: int
+
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass
+class _Request:
+    what: str
+    answer: asyncio.Future[Answer]
+    timeout: asyncio.Timeout
+
+
+class Requests:
+    """Requests by their ids, each with a time-out."""
+
+    def __init__(self, url: str, timeout_s: float, write: Callable[[bytes], None]) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._write = write
+        self._ids = count()
+        self._waiting: dict[int, _Request] = {}
+
+    async def send(self, what: str, build: Callable[[int], bytes], answer: type[A]) -> A:
+        """Send a request and wait for its answer; see `Connection.request`."""
+        request_id = next(self._ids)
+        timeout = asyncio.timeout(self._timeout_s)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = _Request(what, future, timeout)
+        try:
+            self._write(build(request_id))
+            async with timeout:
+                body = await future
+        except TimeoutError:
+            raise TimedOut(f"{self._url} did not answer in time: {what}") from None
+        finally:
+            del self._waiting[request_id]
+        if not isinstance(body, answer):
+            raise ProtocolError(f"{self._url} answered {what} with a {type(body).__name__}")
+        return body
+
+    def answered(self, body: Answer) -> None:
+        request = self._waiting.get(body.request_id)
+        if request is not None and not request.answer.done():
+            request.answer.set_result(body)
+
+    def refused(self, request_id: int, code: int, message: str) -> None:
+        request = self._waiting.get(request_id)
+        if request is not None and not request.answer.done():
+            request.answer.set_exception(from_server(code, message, request.what))
+
+    def queued(self, request_id: int) -> None:
+        """Remove a request's time-out, because the broker has queued the producer until it can get exclusive access."""
+        request = self._waiting.get(request_id)
+        if request is not None and not request.timeout.expired():
+            request.timeout.reschedule(None)
+
+    def fail_all(self, reason: QuireError) -> None:
+        for request in self._waiting.values():
+            if not request.answer.done():
+                request.answer.set_exception(reason)
+
+
 class Connection(asyncio.BufferedProtocol):
-    """Made by `connect`. `producers` and `consumers` by their ids; they enter and leave by themselves."""
+    """Connection to one broker, created by `connect`."""
 
     def __init__(self, url: str, settings: ClientSettings, authentication: Authentication) -> None:
         self.url = url
-        self.producers: dict[int, ProducerEnd] = {}
-        self.consumers: dict[int, ConsumerEnd] = {}
-        self.watchers: dict[int, WatcherEnd] = {}
-        self.tells_topics = False
-        """The broker tells of topics that come and go."""
-        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.members = Members(url)
         self.ended: QuireError | None = None
         self.on_end: Callable[[Connection, QuireError], None] = lambda _connection, _reason: None
         self._loop = asyncio.get_running_loop()
@@ -100,19 +136,26 @@ class Connection(asyncio.BufferedProtocol):
         self._authentication = authentication
         self._cutter = FrameCutter()
         self._transport: asyncio.Transport | None = None
-        self._handshake: asyncio.Future[None] = self._loop.create_future()
-        self._requests: dict[int, asyncio.Future[_Answer]] = {}
-        self._asked: dict[int, str] = {}
-        self._timeouts: dict[int, asyncio.Timeout] = {}
-        self._next_request_id = 0
+        self._handshake: asyncio.Future[pb.CommandConnected] = self._loop.create_future()
+        self._requests = Requests(url, settings.operation_timeout_ms / 1000, self.write)
         self._output: list[bytes] = []
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- For users of the connection --
+    # -- Interface for producers, consumers and lookups --
+
+    @property
+    def message_bytes_max(self) -> int:
+        announced = self._handshake.result().max_message_size
+        return announced if announced > 0 else MESSAGE_BYTES_MAX
+
+    @property
+    def tells_topics(self) -> bool:
+        """True if the broker supports watching created and deleted topics."""
+        return self._handshake.result().feature_flags.supports_topic_watchers
 
     def write(self, *parts: bytes) -> None:
-        """Queue bytes; they leave at the end of this turn. Nothing happens once the connection has ended."""
+        """Queue bytes, to be sent at the end of this event loop iteration; ignored after the connection has ended."""
         if self.ended is not None:
             return
         if not self._output:
@@ -120,40 +163,23 @@ class Connection(asyncio.BufferedProtocol):
         self._output += parts
 
     async def request(self, what: str, build: Callable[[int], bytes], answer: type[A]) -> A:
-        """Send what `build` makes of a request id and wait for its answer.
+        """Send the command that `build` returns for a new request id, and wait for its response.
 
-        `what` is asked, for the message of an error. Raises the error that fits an ERROR, `ConnectionLost`,
-        or `TimedOut` after the operation timeout. Cancelled, it forgets the answer.
+        `what` names the request in error texts. Raises the error for the broker's error code, `ConnectionLost`, or
+        `TimedOut` after the operation timeout. If the caller is cancelled, the response is ignored.
         """
         if self.ended is not None:
             raise self.ended
-        request_id = self._next_request_id
-        self._next_request_id += 1
-        future = self._requests[request_id] = self._loop.create_future()
-        self._asked[request_id] = what
-        self.write(build(request_id))
-        try:
-            async with asyncio.timeout(self._settings.operation_timeout_ms / 1000) as timeout:
-                self._timeouts[request_id] = timeout
-                body = await future
-        except TimeoutError:
-            raise TimedOut(f"{self.url} did not answer in time: {what}") from None
-        finally:
-            self._requests.pop(request_id, None)
-            self._asked.pop(request_id, None)
-            self._timeouts.pop(request_id, None)
-        if not isinstance(body, answer):
-            raise ProtocolError(f"{self.url} answered {what} with a {type(body).__name__}")
-        return body
+        return await self._requests.send(what, build, answer)
 
     def close(self, reason: QuireError) -> None:
-        """End it now; what is queued is still sent."""
+        """Close the connection now; queued bytes are still sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
         self._end(reason)
 
-    # -- asyncio's side --
+    # -- Callbacks of asyncio --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -168,34 +194,28 @@ class Connection(asyncio.BufferedProtocol):
             cuts = self._cutter.received(nbytes)
             for cut in cuts:
                 if isinstance(cut, Delivery):
-                    consumer = self.consumers.get(cut.body.consumer_id)
-                    if consumer is not None:
-                        consumer.delivered(cut)
+                    self.members.deliver(cut)
                 elif isinstance(cut, Command):
                     self._take(cut)
                 else:
-                    raise ProtocolError("it sent a SEND, as only clients do")
+                    raise ProtocolError("it sent a SEND, which only clients may send")
         except ProtocolError as error:
-            self._abort(f"{self.url} breaks the protocol: {error}")
+            self._abort(f"{self.url} violated the protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(ConnectionLost(f"the connection to {self.url} was lost ({exc or 'closed by the broker'})"))
 
-    # -- What comes in --
+    # -- Received commands --
 
     def _take(self, command: Command) -> None:
         body = command.body
+        if self.members.dispatch(body):
+            return
         match body:
-            case pb.CommandSendReceipt():
-                if (producer := self.producers.get(body.producer_id)) is not None:
-                    producer.receipt(body)
             case pb.CommandPing():
                 self.write(commands.PONG)
             case pb.CommandPong():
                 pass
-            case pb.CommandSendError():
-                if (producer := self.producers.get(body.producer_id)) is not None:
-                    producer.refused(body)
             case pb.CommandError():
                 self._refuse(body.request_id, body.error, body.message)
             case pb.CommandAckResponse() if body.HasField("error"):
@@ -209,61 +229,25 @@ class Connection(asyncio.BufferedProtocol):
             ):
                 self._refuse(body.request_id, body.error, body.message)
             case pb.CommandProducerSuccess() if not body.producer_ready:
-                # It waits for its turn, which may take any time.
-                if (timeout := self._timeouts.get(body.request_id)) is not None and not timeout.expired():
-                    timeout.reschedule(None)
-            case pb.CommandCloseProducer():
-                self._unload(self.producers.pop(body.producer_id, None), body)
-            case pb.CommandCloseConsumer():
-                self._unload(self.consumers.pop(body.consumer_id, None), body)
-            case pb.CommandActiveConsumerChange():
-                if (consumer := self.consumers.get(body.consumer_id)) is not None:
-                    consumer.active_changed(body.is_active)
-            case pb.CommandReachedEndOfTopic():
-                if (consumer := self.consumers.get(body.consumer_id)) is not None:
-                    consumer.reached_end()
-            case pb.CommandWatchTopicUpdate():
-                if (watcher := self.watchers.get(body.watcher_id)) is not None:
-                    watcher.topics_changed(body)
+                self._requests.queued(body.request_id)
             case pb.CommandConnected():
-                self._connected(body)
+                if not self._handshake.done():
+                    self._handshake.set_result(body)
             case pb.CommandAuthChallenge():
                 method, data = self._authentication.method, self._authentication.data()
                 self.write(commands.auth_response(_VERSION, method, data))
             case _ if hasattr(body, "request_id"):
-                self._answer(cast(_Answer, body))
+                self._requests.answered(cast(Answer, body))
             case _:
-                pass  # news that this client has no use for
-
-    def _connected(self, body: pb.CommandConnected) -> None:
-        if body.max_message_size > 0:
-            self.message_bytes_max = body.max_message_size
-        self.tells_topics = body.feature_flags.supports_topic_watchers
-        if not self._handshake.done():
-            self._handshake.set_result(None)
-
-    def _answer(self, body: _Answer) -> None:
-        future = self._requests.get(body.request_id)
-        if future is not None and not future.done():
-            future.set_result(body)
+                pass  # a notification that this client does not use
 
     def _refuse(self, request_id: int, code: int, message: str) -> None:
         if not self._handshake.done() or request_id == commands.NO_REQUEST:
             self._abort_with(from_server(code, message, f"the connection to {self.url}"))
             return
-        future = self._requests.get(request_id)
-        if future is not None and not future.done():
-            future.set_exception(from_server(code, message, self._asked[request_id]))
+        self._requests.refused(request_id, code, message)
 
-    def _unload(
-        self, end: ProducerEnd | ConsumerEnd | None, body: pb.CommandCloseProducer | pb.CommandCloseConsumer
-    ) -> None:
-        """The broker no longer serves the topic here; it may say who does."""
-        if end is not None:
-            tls = body.assignedBrokerServiceUrlTls if self.url.startswith("pulsar+ssl") else ""
-            end.detached(Moved(f"{self.url} gave the topic up", tls or body.assignedBrokerServiceUrl))
-
-    # -- What goes out, and the end --
+    # -- Output and closing --
 
     def _flush(self) -> None:
         output, self._output = self._output, []
@@ -272,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep_alive(self, pinged: bool) -> None:
         if not self._heard and pinged:
-            self._abort(f"{self.url} is silent; it did not answer a ping")
+            self._abort(f"{self.url} did not answer a ping")
             return
         quiet = not self._heard
         if quiet:
@@ -295,28 +279,18 @@ class Connection(asyncio.BufferedProtocol):
         self.ended = reason
         if self._timer is not None:
             self._timer.cancel()
-        waiting: list[asyncio.Future[Any]] = [self._handshake, *self._requests.values()]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(reason)
+        if not self._handshake.done():
+            self._handshake.set_exception(reason)
         if not self._handshake.cancelled():
-            self._handshake.exception()  # nobody waits for it any more once it was done
+            self._handshake.exception()  # so that asyncio does not log it as never retrieved
+        self._requests.fail_all(reason)
         self.on_end(self, reason)
-        ends: list[ProducerEnd | ConsumerEnd | WatcherEnd] = [
-            *self.producers.values(),
-            *self.consumers.values(),
-            *self.watchers.values(),
-        ]
-        self.producers.clear()
-        self.consumers.clear()
-        self.watchers.clear()
-        for end in ends:
-            end.detached(reason)
+        self.members.detach_all(reason)
 
-    # -- The beginning --
+    # -- Connecting --
 
     async def shake_hands(self, proxy_to: str) -> None:
-        """CONNECT and its answer. Raises `AuthenticationFailed` or `ConnectionLost`."""
+        """Send CONNECT and wait for the response. Raises `AuthenticationFailed` or `ConnectionLost`."""
         method = self._authentication.method
         self.write(commands.connect(_VERSION, method, self._authentication.data(), proxy_to))
         await asyncio.shield(self._handshake)
@@ -329,9 +303,9 @@ async def connect(
     tls: SSLContext | None = None,
     proxy_to: str = "",
 ) -> Connection:
-    """A connection to the broker at `url` after its handshake; through a proxy there, to the broker `proxy_to`.
+    """Connect to the broker at `url` and do the handshake. If `url` is a proxy, `proxy_to` is the broker behind it.
 
-    Raises `ConnectionLost`, `AuthenticationFailed` or `ConfigurationError` (the URL).
+    Raises `ConnectionLost`, `AuthenticationFailed`, or `ConfigurationError` for a bad URL or an untrusted certificate.
     """
     host, port, is_tls = host_and_port(url)
     loop = asyncio.get_running_loop()
@@ -343,12 +317,15 @@ async def connect(
             await connection.shake_hands(proxy_to.partition("://")[2])
     except SSLCertVerificationError as error:
         untrusted = ConfigurationError(
-            f"{url} is not trusted: {why_failed(error)}; name the authority that has signed it"
+            f"the certificate of {url} is not trusted: {why_failed(error)}; "
+            "configure the certificate authority that signed it"
         )
         connection.close(untrusted)
         raise untrusted from None
     except (OSError, TimeoutError) as error:
-        reason = ConnectionLost(f"cannot connect to {url} ({_reason(error)}); is a broker running there?")
+        reason = ConnectionLost(
+            f"cannot connect to {url} ({_reason(error)}); check that a broker is running there"
+        )
         connection.close(reason)
         raise reason from None
     except asyncio.CancelledError:
@@ -359,5 +336,5 @@ async def connect(
 
 def _reason(error: OSError | TimeoutError) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no answer within the connect timeout"
     return why_failed(error) if isinstance(error, SSLError) else error.strerror or why_failed(error)

@@ -1,4 +1,4 @@
-"""What producers and consumers need of the client that made them. `quire.client.client.Client` implements it."""
+"""Interface of the client to its producers and consumers; `quire.client.client.Client` implements it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Closable(Protocol):
 
 
 class Context(Protocol):
-    """One client."""
+    """Interface of a client."""
 
     settings: ClientSettings
     clock: Clock
@@ -23,15 +23,18 @@ class Context(Protocol):
     lookup: Lookup
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions a topic has; 0: it is not partitioned. Tries again while no broker answers."""
+        """Return the number of partitions of a topic, or 0 if it is not partitioned.
+
+        Retries while no broker answers.
+        """
         ...
 
     def next_id(self) -> int:
-        """An id for a producer or consumer, unique in this client."""
+        """Return an id for a producer or consumer, unique in this client."""
         ...
 
     def register(self, one: Closable) -> None:
-        """Close it when the client is closed."""
+        """Have `one` closed when the client is closed."""
         ...
 
     def unregister(self, one: Closable) -> None: ...

@@ -1,15 +1,16 @@
-"""End-to-end encryption: payloads that only who holds a private key can read. The broker keeps what it cannot read.
+"""End-to-end encryption: producers encrypt payloads, and consumers with a private key decrypt them; brokers cannot.
 
-As Pulsar's clients do it:
+The format is that of [Pulsar's clients](https://pulsar.apache.org/docs/security-encryption/):
 
-    data key       32 random bytes of the producer, new every four hours
-    payload        AES-256-GCM with the data key; a new 12-byte nonce each time (`encryption_param`), the tag at the end
-    encryption key for each key name the data key, wrapped by its public RSA key (OAEP, SHA-1), in the metadata
+    data key           32 random bytes, which the producer renews every four hours
+    payload            AES-256-GCM with the data key; a new 12-byte nonce for each entry (`encryption_param`), the tag
+                       at the end
+    encryption keys    in the metadata: the data key, encrypted with the public RSA key of each key name (OAEP, SHA-1)
 
-A batch is encrypted whole, after compression; of a chunked message each chunk is. Keys, properties and times stay
-readable: brokers need them.
+A batch is compressed and then encrypted as a whole; each chunk of a chunked message is encrypted separately. Keys,
+properties and times are not encrypted, because brokers need them.
 
-It needs the package `cryptography` (`pip install quire[crypto]`).
+Encryption needs the package `cryptography` (`pip install quire[crypto]`).
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ DATA_KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
 UNWRAPPED_KEYS_MAX: Final = 1_000
-"""Data keys that a consumer remembers: to unwrap one costs a millisecond."""
+"""Number of decrypted data keys that a consumer caches: decrypting one takes about a millisecond."""
 
 FindKey = Callable[[str], bytes]
-"""A key's name; its PEM. Raises KeyError (or any LookupError) when there is none."""
+"""Function from a key's name to its PEM text. Raises KeyError (or any LookupError) for an unknown key."""
 
 
 @dataclass(frozen=True)
 class Encryption:
-    """For producers: for whom messages are encrypted. `key_names` are the names of public keys that `find` knows."""
+    """Public keys to encrypt messages with: `find` returns the PEM text of each of `key_names`."""
 
     key_names: Sequence[str]
     find: FindKey = field(repr=False)
 
 
 def keys_from(files: Mapping[str, str | Path]) -> FindKey:
-    """A finder of keys that lie in PEM files, by their names."""
+    """Return a function that reads keys from PEM files, by key name."""
 
     def find(name: str) -> bytes:
         return Path(files[name]).read_bytes()
@@ -59,7 +60,7 @@ def keys_from(files: Mapping[str, str | Path]) -> FindKey:
 
 
 class Encryptor:
-    """The encrypting side of one producer."""
+    """Encrypts the entries of one producer."""
 
     def __init__(self, encryption: Encryption) -> None:
         if not encryption.key_names:
@@ -72,11 +73,11 @@ class Encryptor:
 
     @property
     def bytes_added(self) -> int:
-        """What encryption adds to an entry."""
+        """Number of bytes that encryption adds to an entry."""
         return sum(one.ByteSize() + 4 for one in self._wrapped) + NONCE_BYTES + TAG_BYTES + 4
 
     def renew(self, now_s: float) -> None:
-        """Make a new data key if the present one is old."""
+        """Generate a new data key if the present one is older than four hours."""
         if now_s - self._made_s < DATA_KEY_S:
             return
         data_key = os.urandom(DATA_KEY_BYTES)
@@ -87,7 +88,7 @@ class Encryptor:
         self._cipher, self._made_s = _cipher(data_key), now_s
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-        """The payload encrypted; `metadata` are told how."""
+        """Encrypt a payload, and write the encrypted data keys and the nonce to `metadata`."""
         assert self._cipher is not None
         nonce = os.urandom(NONCE_BYTES)
         del metadata.encryption_keys[:]
@@ -97,7 +98,7 @@ class Encryptor:
 
 
 class Decryptor:
-    """The decrypting side of one consumer. `find` knows private keys by the names that producers gave."""
+    """Decrypts the entries of one consumer. `find` returns private keys by the names that producers gave them."""
 
     def __init__(self, find: FindKey) -> None:
         self._find = find
@@ -105,7 +106,7 @@ class Decryptor:
         self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()
 
     def decrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> memoryview:
-        """The payload as it was before. Raises `Encrypted` when no key fits."""
+        """Decrypt a payload. Raises `Encrypted` if no private key can decrypt it."""
         from cryptography.exceptions import InvalidTag
 
         for one in metadata.encryption_keys:
@@ -115,10 +116,12 @@ class Decryptor:
             try:
                 plain = cipher.decrypt(metadata.encryption_param, bytes(payload), None)
             except (InvalidTag, ValueError):
-                raise Encrypted("an entry is encrypted, and was changed since") from None
+                raise Encrypted("an entry was modified after its encryption, or is damaged") from None
             return memoryview(plain)
         names = ", ".join(repr(one.key) for one in metadata.encryption_keys)
-        raise Encrypted(f"an entry is encrypted for {names}; no private key of that name fits")
+        raise Encrypted(
+            f"an entry is encrypted with the keys {names}, and this consumer has no private key that can decrypt it"
+        )
 
     def _cipher_of(self, one: pb.EncryptionKeys) -> AESGCM | None:
         cipher = self._ciphers.get(one.value)
@@ -147,7 +150,7 @@ def _oaep() -> OAEP:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
 
-    return OAEP(MGF1(hashes.SHA1()), hashes.SHA1(), None)  # what every client of Pulsar does
+    return OAEP(MGF1(hashes.SHA1()), hashes.SHA1(), None)  # the parameters that all Pulsar clients use
 
 
 def _public_key(name: str, find: FindKey) -> RSAPublicKey:
@@ -155,9 +158,9 @@ def _public_key(name: str, find: FindKey) -> RSAPublicKey:
     try:
         key = serialization.load_pem_public_key(find(name))
     except (LookupError, ValueError, OSError) as error:
-        raise ConfigurationError(f"there is no public key {name!r} to encrypt with: {error}") from None
+        raise ConfigurationError(f"the public key {name!r} for encryption cannot be read: {error}") from None
     if not isinstance(key, rsa.RSAPublicKey):
-        raise ConfigurationError(f"the public key {name!r} is no RSA key")
+        raise ConfigurationError(f"the public key {name!r} is not an RSA key")
     return cast("RSAPublicKey", key)
 
 

@@ -1,15 +1,16 @@
-"""Messages that cannot be processed: after so many redeliveries they go to a topic of their own, or they try later.
+"""Dead letter topics for messages that a consumer cannot process, and retry topics to receive them again later.
 
-    a message's last chance     redelivery_count == max_redeliver_count: not acknowledged this time, it is dead
+    a message's last delivery   redelivery_count == max_redeliver_count; if not acknowledged, it becomes a dead letter
     dead letter                 published to TOPIC-SUBSCRIPTION-DLQ, then acknowledged
     `reconsume_later`           published to TOPIC-SUBSCRIPTION-RETRY with a delay, then acknowledged; the consumer
-                                reads that topic too. Retried more often than `max_redeliver_count`, it is dead
+                                reads that topic too; after `max_redeliver_count` retries it becomes a dead letter
 
-Names and properties are Pulsar's, so any client may go on where another one stopped. A letter has the key, the
-properties, the event time and the schema of the message; REAL_TOPIC and ORIGIN_MESSAGE_ID say where it came from,
-RECONSUMETIMES and DELAY_TIME how often it was retried, and how long it waits.
+The names of topics and properties are [Pulsar's](https://pulsar.apache.org/docs/concepts-messaging/#dead-letter-topic),
+so a consumer of another Pulsar client can process the letters. A letter has the key, the properties, the event time and
+the schema of the message. Its properties REAL_TOPIC and ORIGIN_MESSAGE_ID contain the message's origin, RECONSUMETIMES
+the number of retries, and DELAY_TIME the delay in ms.
 
-Only subscriptions that dispatch messages singly (shared, key-shared) count redeliveries: only they have dead letters.
+Only shared and key-shared subscriptions count redeliveries, so only they can have dead letters.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ _SINGLY: Final = ProducerSettings(batching=False, chunking=True)
 
 @dataclass(frozen=True)
 class DeadLetterPolicy:
-    """What a consumer does with messages that come again and again. Topics are named after Pulsar's rule by default."""
+    """Policy for messages that are redelivered too often. By default, topics are named as in Pulsar."""
 
     max_redeliver_count: int
-    """So often a message comes again before it is dead."""
+    """Number of redeliveries after which an unacknowledged message becomes a dead letter."""
     dead_letter_topic: str = ""
     initial_subscription: str = ""
-    """Made on the dead letter topic, so that nothing there is lost before somebody looks."""
+    """Name of a subscription to create on the dead letter topic, so that its messages are retained until read."""
     retries: bool = False
-    """Whether `reconsume_later` may be used: the consumer reads the retry letter topic beside its own."""
+    """Allow `reconsume_later`: the consumer also reads the retry letter topic."""
     retry_letter_topic: str = ""
 
 
 class _AsItIs(Schema[bytes]):
-    """Bytes that were written with the schema of somebody else."""
+    """Schema of a payload that another producer encoded; its bytes are published unchanged."""
 
     def __init__(self, info: pb.Schema | None) -> None:
         self._info = info if info is not None and info.type != pb.Schema.AutoConsume else None
@@ -75,17 +76,17 @@ class _AsItIs(Schema[bytes]):
 
 
 class DeadLetters:
-    """The dead letters and retry letters of one consumer. Producers are made when the first letter is sent."""
+    """Publisher of one consumer's dead letters and retry letters. Each producer is created with its first letter."""
 
     def __init__(
         self, client: Context, policy: DeadLetterPolicy, topic: str, subscription: str, schema: Schema[Any]
     ) -> None:
         if policy.max_redeliver_count < 1:
-            raise ConfigurationError("max_redeliver_count is 1 at least")
+            raise ConfigurationError("max_redeliver_count must be at least 1")
         self.retry_letter_topic = full_name(policy.retry_letter_topic or f"{topic}-{subscription}-RETRY")
         dead = policy.dead_letter_topic or (f"{topic}-{subscription}-DLQ" if policy.retries else "")
         self._dead_letter_topic = full_name(dead) if dead else ""
-        """Empty: each topic has its own."""
+        """Full name of the dead letter topic; if empty, each topic of the consumer has its own."""
         self._subscription = subscription
         self._client = client
         self._policy = policy
@@ -97,25 +98,28 @@ class DeadLetters:
         return redelivery_count >= self._policy.max_redeliver_count
 
     def is_dead(self, redelivery_count: int) -> bool:
-        """It had its last chance, and its consumer went away with it."""
+        """Return whether the message exceeds the maximum, because its consumer left during the last delivery."""
         return redelivery_count > self._policy.max_redeliver_count
 
     @property
     def topics(self) -> list[str]:
-        """Those whose names are known before there is a letter."""
+        """Names of the dead letter and retry letter topics that do not depend on a message's topic."""
         retry = [self.retry_letter_topic] if self._policy.retries else []
         return [self._dead_letter_topic, *retry] if self._dead_letter_topic else retry
 
     def dead_letter_topic(self, message: Message[Any]) -> str:
-        """Where the message goes when it is dead."""
+        """Return the full name of the dead letter topic for the message."""
         return self._dead_letter_topic or f"{parent_name(message.topic)}-{self._subscription}-DLQ"
 
     async def bury(self, message: Message[Any]) -> None:
-        """Publish a dead letter. Raises what publishing raises."""
+        """Publish the message to its dead letter topic. Raises the errors of `Producer.send`."""
         await self._send(self.dead_letter_topic(message), message, _origin(message), None)
 
     async def retry(self, message: Message[Any], delay_ms: int, properties: Mapping[str, str]) -> None:
-        """Publish a retry letter, or a dead letter when it was retried too often. Raises what publishing raises."""
+        """Publish the message to the retry topic, or after too many retries to the dead letter topic.
+
+        Raises the errors of `Producer.send`.
+        """
         if not self._policy.retries:
             raise ConfigurationError("reconsume_later needs a dead letter policy with retries")
         times = int(message.properties.get(RECONSUME_TIMES, "0")) + 1
@@ -166,7 +170,7 @@ class DeadLetters:
 
 
 class LastChances:
-    """Messages of one partition that are dead if they are not acknowledged this time, and their way to the grave."""
+    """Tracks the messages of one partition that are at their last delivery, and publishes them as dead letters."""
 
     def __init__(
         self,
@@ -182,33 +186,33 @@ class LastChances:
         self._messages: dict[Place, list[Message[Any]]] = {}
 
     def living(self, entry: Entry, messages: list[Message[Any]]) -> list[Message[Any]]:
-        """Those that came and are not dead already."""
+        """Return the messages to hand out; publish those above the maximum count as dead letters instead."""
         if self._letters is None or not messages or not self._letters.is_dead(entry.redelivery_count):
             return messages
         self._tasks.start(self._bury(messages), "dead letters")
         return []
 
     def taken(self, message: Message[Any]) -> None:
-        """The user has it now."""
+        """Remember a message that was handed to the application for the last time."""
         if self._letters is not None and self._letters.is_last_chance(message.redelivery_count):
             self._messages.setdefault(message._entry.place, []).append(message)
 
     def bury(self, due: dict[Place, Ids]) -> None:
-        """Of the entries that are to come again, take out those that had their last chance."""
+        """Remove the entries at their last delivery from `due`, and publish their messages as dead letters."""
         for place in [one for one in due if one in self._messages]:
             del due[place]
             self._tasks.start(self._bury(self._messages.pop(place)), "dead letters")
 
     def forget(self, place: Place) -> None:
-        """The entry is acknowledged."""
+        """Forget an entry after it was acknowledged."""
         self._messages.pop(place, None)
 
     def forget_all(self) -> None:
-        """All of it comes again."""
+        """Forget all messages, because the broker redelivers them."""
         self._messages.clear()
 
     async def _bury(self, messages: list[Message[Any]]) -> None:
-        """Publish what is still unacknowledged as dead letters, then acknowledge it."""
+        """Publish the unacknowledged messages among these as dead letters, then acknowledge them."""
         assert self._letters is not None
         for message in messages:
             entry, index = message._entry, message._decoded.batch_index
@@ -217,19 +221,24 @@ class LastChances:
             try:
                 await self._letters.bury(message)
             except QuireError as error:
-                _log.warning("message %s of %s comes again: %s", message.id, message.topic, error)
+                _log.warning(
+                    "message %s of %s will be redelivered, as publishing its dead letter failed: %s",
+                    message.id,
+                    message.topic,
+                    error,
+                )
                 self._redelivery.nack(entry.place, entry.ids, entry.redelivery_count)
                 return
             self._ack(entry, index)
 
 
 def _origin(message: Message[Any]) -> dict[str, str]:
-    """The message's properties, and where it came from at first."""
+    """Return the message's properties, with its original topic and id added."""
     return {REAL_TOPIC: message.topic, ORIGIN_MESSAGE_ID: _plain_id(message), **message.properties}
 
 
 def _plain_id(message: Message[Any]) -> str:
-    """As Java writes ids: of a batch with the index, else without."""
+    """Format a message id as the Java client does: with the batch index only for a message of a batch."""
     one = message.id
     index = f":{one.batch_index}" if one.batch_index >= 0 else ""
     return f"{one.ledger_id}:{one.entry_id}:{one.partition}{index}"

@@ -1,6 +1,6 @@
-"""One delivered entry: which of its messages are not acknowledged yet, as a bit set, and its id on the wire.
+"""One delivered entry: the bit set of its unacknowledged messages, and its id for ACK commands.
 
-Nothing refers to an entry but its messages: what the user has forgotten costs nothing here.
+Only its messages refer to an entry, so its memory is released when the application has released them.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ _WORD: Final = (1 << 64) - 1
 
 
 class Source(Protocol):
-    """The consumer of a partition, as what it delivered knows it."""
+    """Interface of a partition's consumer to the entries that it received."""
 
     topic: str
     generation: int
 
     def taken(self, message: Any) -> None:
-        """The user has it now."""
+        """Record that the message was handed to the application."""
         ...
 
     def ack(self, entry: Entry, index: int) -> None:
-        """The message at `index` (-1: the entry is one message)."""
+        """Acknowledge the message at `index` of an entry; -1 is the only message of an unbatched entry."""
         ...
 
     def value_of(self, entry: Entry, decoded: DecodedMessage) -> Any:
-        """The payload as the consumer's schema has it."""
+        """Decode the message's payload with the consumer's schema."""
         ...
 
 
 class Entry:
-    """One delivered entry. `generation` tells whether it came before the last rewind or reconnect."""
+    """One delivered entry. Its `generation` is compared with the consumer's, to skip entries from before a rewind."""
 
     __slots__ = (
         "batch_size",
@@ -68,7 +68,7 @@ class Entry:
         self.generation = generation
         self.schema_version = schema_version
         self.chunks = chunks
-        """Ids of the entries before it that hold the beginning of its message."""
+        """For a chunked message, the ids of the entries with its earlier chunks."""
         self.unacked = (1 << batch_size) - 1
 
     @property
@@ -77,27 +77,27 @@ class Entry:
 
     @property
     def ids(self) -> list[pb.MessageIdData]:
-        """All that is done when its messages are."""
+        """Ids to acknowledge when its messages are acknowledged: those of the earlier chunks, and its own."""
         return [*self.chunks, commands.message_id(self.ledger_id, self.entry_id, self.partition)]
 
     def rest(self) -> pb.MessageIdData:
-        """Its id with the bit set of what is not acknowledged."""
+        """Return the entry's id with the bit set of its unacknowledged messages, as for an ACK."""
         return partly(self.ledger_id, self.entry_id, self.partition, self.unacked, self.batch_size)
 
 
 def partly(ledger_id: int, entry_id: int, partition: int, unacked: int, size: int) -> pb.MessageIdData:
-    """An entry's id with a bit set of its unacknowledged messages, as an ACK carries it."""
+    """Return an entry's id with the bit set of its unacknowledged messages, as an ACK contains it."""
     return commands.message_id(
         ledger_id, entry_id, partition, ack_set=to_words(unacked, size), batch_size=size
     )
 
 
 def to_words(bits: int, size: int) -> list[int]:
-    """A bit set of `size` bits as signed 64-bit words, the lowest first."""
+    """Split a bit set of `size` bits into signed 64-bit words, the lowest first."""
     words = [bits >> at & _WORD for at in range(0, size, 64)]
     return [word - (1 << 64) if word >> 63 else word for word in words]
 
 
 def from_words(words: list[int]) -> int:
-    """The bit set that `to_words` took apart."""
+    """Join the words of a bit set to an integer; the reverse of `to_words`."""
     return sum((word & _WORD) << 64 * i for i, word in enumerate(words))

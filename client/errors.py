@@ -1,14 +1,14 @@
-"""What can go wrong for a user of the client, by what the user can do about it.
+"""Errors of the client.
 
-A publish has three ends, and the difference between the last two is what a program must act on:
+Publishing a message has three outcomes; an application must handle the last two differently:
 
-    a receipt        the message is stored, as often as the topic promises
-    PublishFailed    it was refused or never left: it is *not* stored; fix the cause or publish it again
-    PublishUnknown   it left, and no answer came: it may be stored; to publish it again may store it twice
-                     (never with deduplication and the same sequence id)
+    a receipt        the message is stored (and replicated as the topic's settings say)
+    PublishFailed    it was refused or not sent: it is *not* stored; fix the cause or publish it again
+    PublishUnknown   it was sent, but no receipt came: it may be stored, and if published again, it may be stored
+                     twice (except with deduplication and the same sequence id)
 
-Everything a broker refuses comes as the error that fits its code. `is_final` tells the errors that end a producer or
-consumer from those after which it connects again.
+A broker's error answer is raised as the class for its code. `is_final` separates the errors that end a producer or
+consumer from those after which it reconnects.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class PublishFailed(QuireError):
-    """The message is not stored: it was refused, or it never left this process."""
+    """The message is not stored: the broker refused it, or the client never sent it."""
 
 
 class PublishUnknown(OutcomeUnknown):
-    """The message left this process and no answer came in time; it may or may not be stored."""
+    """The message was sent, but no receipt came in time; it may or may not be stored."""
 
 
 class QueueFull(Unavailable):
-    """`send_nowait` found the limit of messages in flight reached; `send` and `enqueue` wait instead."""
+    """The limit of messages in flight is reached; `send` and `enqueue` wait instead of raising this error."""
 
 
 class Moved(Unavailable):
-    """The broker gave the topic up; it is at `url` now, or, if that is empty, to be looked up."""
+    """The broker unloaded the topic. `url` is the new owner's URL, or empty if it must be looked up."""
 
     def __init__(self, what: str, url: str) -> None:
         super().__init__(what)
@@ -40,47 +40,47 @@ class Moved(Unavailable):
 
 
 class ConnectionLost(Unavailable):
-    """There is no connection to the broker, or it ended before the answer came."""
+    """There is no connection to the broker, or it was lost before the response arrived."""
 
 
 class TimedOut(Unavailable):
-    """The broker did not answer a request in time."""
+    """The broker did not answer a request within the operation timeout."""
 
 
 class Closed(QuireError):
-    """The client, producer, consumer or reader was closed by its user."""
+    """The application has closed the client, producer, consumer or reader."""
 
 
 class NotStorable(Unavailable):
-    """The broker cannot keep what it is given, or read what it has: a disk is full, or damaged. The message tells."""
+    """The broker cannot write or read its storage, because a disk is full or damaged; the text has the reason."""
 
 
 class AuthenticationFailed(QuireError):
-    """The broker does not accept the credentials."""
+    """The broker rejected the credentials."""
 
 
 class NotAuthorized(QuireError):
-    """The credentials are good, but not for this."""
+    """The credentials are valid, but lack the permission for this operation."""
 
 
 class ProducerBusy(QuireError):
-    """Another producer has the name, or has the topic for itself."""
+    """Another producer uses this name, or has exclusive access to the topic."""
 
 
 class ConsumerBusy(QuireError):
-    """Another consumer has the subscription for itself."""
+    """Another consumer has the subscription exclusively, or its type or key ranges conflict with this consumer's."""
 
 
 class TopicTerminated(QuireError):
-    """The topic takes no more messages."""
+    """The topic is terminated and accepts no more messages."""
 
 
 class IncompatibleSchema(QuireError):
-    """The topic has schemas that this one does not go together with."""
+    """The schema is incompatible with the topic's schemas."""
 
 
 class Refused(QuireError):
-    """The broker refused a request; `code` is its `ServerError`."""
+    """The broker refused a request; `code` is Pulsar's `ServerError`."""
 
     def __init__(self, what: str, code: int = pb.UnknownError) -> None:
         super().__init__(what)
@@ -88,9 +88,9 @@ class Refused(QuireError):
 
 
 class MessageUndecodable(QuireError):
-    """A consumer got an entry that it cannot decode; it stays unacknowledged, the next `receive` goes on.
+    """A consumer cannot decode an entry. The entry stays unacknowledged, and the next `receive` continues after it.
 
-    `message_id` may be given to `ack`, to be rid of the entry.
+    Pass `message_id` to `ack` to skip the entry permanently.
     """
 
     def __init__(self, what: str, message_id: object) -> None:
@@ -102,7 +102,8 @@ _BY_CODE: Final[dict[int, type[QuireError]]] = {
     pb.MetadataError: Unavailable,
     pb.PersistenceError: NotStorable,
     pb.ServiceNotReady: Unavailable,
-    pb.ConsumerNotFound: Unavailable,  # the broker has just closed it, and we attach again when we hear of that
+    # the broker has just closed the consumer; its CLOSE_CONSUMER follows, and the client reattaches
+    pb.ConsumerNotFound: Unavailable,
     pb.TooManyRequests: Unavailable,
     pb.ProducerBlockedQuotaExceededError: Unavailable,
     pb.ProducerBlockedQuotaExceededException: Unavailable,
@@ -119,17 +120,18 @@ _BY_CODE: Final[dict[int, type[QuireError]]] = {
 
 
 def from_server(code: int, message: str, what: str) -> QuireError:
-    """The error for what a broker answered; `what` was asked of it."""
+    """Return the QuireError for a broker's error code; `what` names the request."""
     sentence = f"{what} was refused: {message or pb.ServerError.Name(code)}"
     kind = _BY_CODE.get(code)
     return Refused(sentence, code) if kind is None else kind(sentence)
 
 
 def is_final(error: QuireError, *, established: bool) -> bool:
-    """Whether to give up attaching a producer or consumer; `established`: it was attached before.
+    """Return whether the producer or consumer must not be attached again after this error.
 
-    Once established, "busy" most often means that the broker has not yet noticed the end of the old connection. A full
-    disk may have room again; but who begins hears of it at once.
+    `established` is True if it was attached before. Then "busy" usually means that the broker has not yet noticed the
+    end of the old connection, and a full disk may have space again, so both are retried. At a first attachment both are
+    final. `Attachment` itself retries refused credentials.
     """
     if isinstance(error, NotStorable):
         return not established

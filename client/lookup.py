@@ -1,23 +1,24 @@
-"""Which broker serves a topic, and the connections to all brokers.
+"""Lookup of the broker that owns a topic, and the connections to all brokers.
 
-There is one connection per broker and client, shared by whatever needs it. Lookups go to the service URL, which may
-name several hosts (`pulsar://a:6650,b:6650`); the next is tried when one fails. A broker answers a lookup with the
-owner's URL, with another broker to ask, or with "keep using the service URL" (a proxy).
+There is one connection per broker and client, shared by all producers and consumers. Lookups go to the service URL,
+which may name several hosts (`pulsar://a:6650,b:6650`); when one fails, the next is tried. A broker answers a lookup
+with the owner's URL, with another broker to ask, or with the instruction to connect through the service URL (a proxy).
 
-When a connection ends, that is one incident and one line in the log, however many producers and consumers were
-attached to it.
+The end of a connection is logged in one line, for all producers and consumers that were attached to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 from ssl import SSLContext
 from typing import Final, NamedTuple
 
 from quire.client.authentication import Authentication
+from quire.client.backoff import Backoff
 from quire.client.connection import Connection, connect, host_and_port
-from quire.client.errors import Closed, Refused
+from quire.client.errors import Closed, Refused, is_final
 from quire.client.settings import ClientSettings
 from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.tasks import Tasks
@@ -32,17 +33,17 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerAddress(NamedTuple):
-    """`url` to connect to; `proxy_to` is the broker behind it, when it is a proxy."""
+    """The `url` to connect to. If it is a proxy, `proxy_to` is the broker behind it."""
 
     url: str
     proxy_to: str = ""
 
 
 def service_urls(text: str) -> list[str]:
-    """The URLs that one service URL with several hosts stands for. Raises `ConfigurationError`."""
+    """Split a service URL with several hosts into one URL per host. Raises `ConfigurationError`."""
     scheme, separator, hosts = text.partition("://")
     if not separator:
-        raise ConfigurationError(f"{text!r} is not a service URL, such as pulsar://127.0.0.1:6650")
+        raise ConfigurationError(f"{text!r} is not a service URL such as pulsar://127.0.0.1:6650")
     urls = [f"{scheme}://{host.strip('/')}" for host in hosts.split(",")]
     for url in urls:
         host_and_port(url)
@@ -50,7 +51,7 @@ def service_urls(text: str) -> list[str]:
 
 
 class Lookup:
-    """A client's connections, and where its topics are."""
+    """The connections of a client, and the lookup of its topics' owners."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Lookup:
         authentication: Authentication,
         tls: ClientTls | SSLContext | None,
         tasks: Tasks,
+        rng: Random,
     ) -> None:
         self._urls = service_urls(service_url)
         self._turn = 0
@@ -66,13 +68,14 @@ class Lookup:
         self._authentication = authentication
         self._tls = tls
         self._tasks = tasks
+        self._rng = rng
         self._connections: dict[BrokerAddress, asyncio.Task[Connection | QuireError]] = {}
         self._proxy = ""
-        """The service URL, when lookups say that all connections go through it."""
+        """The service URL if the last lookup required connecting through it (a proxy), else ""."""
         self._is_closed = False
 
     async def broker_of(self, topic: str) -> Connection:
-        """A connection to the broker that serves the topic (a partition's or an unpartitioned topic's full name)."""
+        """Return a connection to the owner of a topic (full name of a partition or of an unpartitioned topic)."""
         asked = await self.service()
         address = BrokerAddress(asked.url)
         authoritative = False
@@ -87,7 +90,7 @@ class Lookup:
         raise Refused(f"the lookup of {topic} was redirected {REDIRECTS_MAX} times")
 
     async def at(self, url: str) -> Connection:
-        """A connection to the broker at `url`, which another broker named; through the proxy, if there is one."""
+        """Return a connection to the broker at `url`, which another broker named, through the proxy if there is one."""
         if self._proxy:
             return await self.connection(BrokerAddress(self._proxy, url))
         return await self.connection(BrokerAddress(self._with_tls(url)))
@@ -112,39 +115,56 @@ class Lookup:
         return self._urls[0].startswith(TLS_SCHEME)
 
     def _with_tls(self, url: str) -> str:
-        """Who speaks TLS is never sent on without it, for credentials would go with him."""
+        """Return `url`, but reject a redirect from TLS to plain text, which would expose the client's credentials."""
         if self._is_tls and not url.startswith(TLS_SCHEME):
             raise Unavailable(
-                f"a broker sends on to {url or 'another one'}, which is without TLS; give it TLS, too"
+                f"a broker redirected to {url or 'another broker'}, which has no TLS; enable TLS on all brokers"
             )
         return url
 
     async def connect(self) -> None:
-        """Be connected to one of the service URL's hosts."""
+        """Connect to one of the service URL's hosts, if there is no connection yet."""
         await self.service()
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions the topic has; 0: it is not partitioned, or is not there and its use may `create` it."""
+        """Return the number of partitions of a topic, or 0 for an unpartitioned topic.
+
+        Retries while no broker answers. A missing topic raises `NotFound`, unless `create` is True and the broker
+        creates topics: a partitioned topic at once, an unpartitioned one on its first use.
+        """
+        backoff = Backoff(self._settings.backoff_first_ms, self._settings.backoff_max_ms, self._rng)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._settings.operation_timeout_ms / 1000
+        while True:
+            try:
+                return await self._ask_partitions(topic, create)
+            except QuireError as error:
+                wait_s = backoff.next_s()
+                if is_final(error, established=False) or loop.time() + wait_s > end_s:
+                    raise
+            await asyncio.sleep(wait_s)
+
+    async def _ask_partitions(self, topic: str, create: bool) -> int:
         connection = await self.service()
         answer = await connection.request(
-            f"asking for the partitions of {topic}",
+            f"getting the partition count of {topic}",
             lambda request_id: commands.ask_partitions(request_id, topic, create=create),
             pb.CommandPartitionedTopicMetadataResponse,
         )
         return answer.partitions
 
     async def topics(self, namespace: str) -> list[str]:
-        """The full names of the topics in `tenant/namespace`, partitions singly."""
+        """Return the full names of the topics in `tenant/namespace`, with each partition listed separately."""
         connection = await self.service()
         answer = await connection.request(
-            f"asking for the topics of {namespace}",
+            f"listing the topics of {namespace}",
             lambda request_id: commands.ask_topics(request_id, namespace),
             pb.CommandGetTopicsOfNamespaceResponse,
         )
         return list(answer.topics)
 
     async def service(self) -> Connection:
-        """A connection to any of the service URL's hosts."""
+        """Return a connection to any of the service URL's hosts."""
         url = self._urls[self._turn % len(self._urls)]
         try:
             return await self.connection(BrokerAddress(url))
@@ -153,7 +173,10 @@ class Lookup:
             raise
 
     async def connection(self, address: BrokerAddress) -> Connection:
-        """The one connection to a broker, made if there is none. Whoever waits may be cancelled alone."""
+        """Return the connection to a broker, after connecting if there is none.
+
+        Cancelling one caller does not affect the others.
+        """
         if self._is_closed:
             raise Closed("the client is closed")
         attempt = self._connections.get(address)
@@ -166,7 +189,10 @@ class Lookup:
         return outcome
 
     async def _connect(self, address: BrokerAddress) -> Connection | QuireError:
-        """A failure is a result here: it belongs to those who wait, not into the log."""
+        """Connect to a broker.
+
+        An error is returned, not raised, so that the task does not log it. Each waiting caller raises it.
+        """
         try:
             tls = self._tls.context() if isinstance(self._tls, ClientTls) else self._tls
             connection = await connect(
@@ -185,12 +211,12 @@ class Lookup:
         if self._is_closed:
             return
         del self._connections[address]
-        attached = len(connection.producers) + len(connection.consumers)
+        attached = len(connection.members.producers) + len(connection.members.consumers)
         if attached:
-            _log.warning("%s; %d producers and consumers connect again", reason, attached)
+            _log.warning("%s; reconnecting %d producers and consumers", reason, attached)
 
     def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         self._is_closed = True
         for attempt in self._connections.values():
             if attempt.done() and isinstance(connection := attempt.result(), Connection):

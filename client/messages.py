@@ -1,7 +1,7 @@
-"""What a user holds: message ids, messages, receipts. Plain values.
+"""Values that applications hold: message ids, messages and receipts.
 
-A message id says where a message is: ledger, entry, and its index when the entry is a batch. Ids of one topic
-compare in the topic's order. `EARLIEST` and `LATEST` stand before the first and after the last message.
+A message id is the position of a message: ledger, entry, and for a message of a batch its index. Ids of one partition
+have the order of its messages. `EARLIEST` is before the first message, and `LATEST` after the last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class MessageId(NamedTuple):
-    """Where a message is. `batch_index` -1: the entry as a whole; `partition` -1: the topic has none."""
+    """Position of a message. `batch_index` is -1 for an unbatched entry, `partition` -1 for an unpartitioned topic."""
 
     ledger_id: int
     entry_id: int
@@ -28,7 +28,8 @@ class MessageId(NamedTuple):
     batch_size: int = 0
     topic: str = ""
     first_chunk: tuple[int, int] | None = None
-    """(ledger, entry) where a message in chunks begins; it ends in the entry of this id."""
+    """The (ledger, entry) of a chunked message's first chunk; ledger and entry of this id are those of the last chunk.
+    """
 
     def __str__(self) -> str:
         last = f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
@@ -39,14 +40,14 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, topic: str = "") -> MessageId:
-        """The id that `str` wrote: `[FIRST-CHUNK;]LEDGER:ENTRY[:PARTITION[:BATCH-INDEX]]`. Raises ValueError."""
+        """Parse the text form of an id: `[FIRST-CHUNK;]LEDGER:ENTRY[:PARTITION[:BATCH-INDEX]]`. Raises ValueError."""
         first, separator, last = text.rpartition(";")
         if separator:
             chunk = cls.parse(first)
             return cls.parse(last, topic)._replace(first_chunk=(chunk.ledger_id, chunk.entry_id))
         parts = [int(part) for part in text.split(":")]
         if not 2 <= len(parts) <= 4:
-            raise ValueError(f"{text!r} is not a message id, such as 12:0")
+            raise ValueError(f"{text!r} is not a message id such as 12:0")
         ledger_id, entry_id, partition, batch_index = (*parts, -1, -1)[:4]
         return cls(ledger_id, entry_id, batch_index, partition, 0, topic)
 
@@ -65,14 +66,14 @@ class MessageId(NamedTuple):
 
     @property
     def beginning(self) -> MessageId:
-        """Where reading begins to get this message: its first chunk, if it is in chunks."""
+        """Position to read this message from: its first chunk, if it is in chunks."""
         if self.first_chunk is None:
             return self
         return MessageId(*self.first_chunk, partition=self.partition, topic=self.topic)
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """What ids of one partition are compared by: an entry as a whole comes after its messages."""
+        """Sort key for ids of one partition: an id of a whole entry is after those of its messages."""
         index = self.batch_index if self.batch_index >= 0 else 1 << 62
         return self.ledger_id, self.entry_id, index
 
@@ -82,14 +83,14 @@ LATEST: Final = MessageId(2**63 - 1, 2**63 - 1)
 
 
 class Receipt(NamedTuple):
-    """A message is stored. A duplicate that the broker dropped has the id (-1, -1)."""
+    """Confirmation that a message is stored. If the broker dropped it as a duplicate, `message_id` is (-1, -1)."""
 
     message_id: MessageId
     sequence_id: int
 
 
 class Message(Generic[T_co]):
-    """A message that a consumer or reader received."""
+    """Message that a consumer or reader received."""
 
     __slots__ = ("_decoded", "_entry", "payload")
 
@@ -97,23 +98,23 @@ class Message(Generic[T_co]):
         self._entry = entry
         self._decoded = decoded
         self.payload = decoded.payload
-        """None for a null value (a delete, on a compacted topic)."""
+        """Bytes of the message; None for a null value, which marks the key as deleted for compaction."""
 
     def __repr__(self) -> str:
         return f"Message({self.id}, {len(self.payload or b'')} bytes)"
 
     @property
     def value(self) -> T_co | None:
-        """The payload as the consumer's schema has it; None for a null value.
+        """The payload decoded with the consumer's schema; None for a null value.
 
-        Decoded each time. Raises what decoding raises: ValueError, or what the class of the value does.
+        It is decoded at each access. Raises ValueError, or an error that the value's class raises.
         """
         value: T_co | None = self._entry.source.value_of(self._entry, self._decoded)
         return value
 
     @property
     def schema_version(self) -> bytes:
-        """Of the schema that it was written with; empty when the producer had none."""
+        """Version of the schema that the message was written with; empty if the producer had no schema."""
         return self._entry.schema_version
 
     @property
@@ -127,7 +128,7 @@ class Message(Generic[T_co]):
 
     @property
     def topic(self) -> str:
-        """The full name, of the partition if there are any."""
+        """Full name of the topic, or of the partition if the topic is partitioned."""
         return self._entry.source.topic
 
     @property
@@ -136,7 +137,7 @@ class Message(Generic[T_co]):
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key as bytes: clients may give one that is no text, which `key` shows in base64."""
+        """The key as bytes; a key that is not text is base64 in `key`."""
         return key_bytes(self._decoded)
 
     @property
@@ -149,7 +150,7 @@ class Message(Generic[T_co]):
 
     @property
     def event_time_ms(self) -> int:
-        """As the producer gave it; 0: it gave none."""
+        """Event time in ms that the producer set; 0: none."""
         return self._decoded.event_time_ms
 
     @property
@@ -170,7 +171,7 @@ class Message(Generic[T_co]):
 
 
 def key_bytes(one: DecodedMessage) -> bytes | None:
-    """The key of a message as bytes, whatever it is on the wire."""
+    """Return a message's key as bytes, whether it was sent as text or as base64."""
     if one.key is None:
         return None
     return b64decode(one.key) if one.key_is_base64 else one.key.encode()

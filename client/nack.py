@@ -1,11 +1,11 @@
-"""What is to come again, and when: negative acks after their delay, and messages that nobody acknowledged in time.
+"""Timers for redelivery: negative acks after their delay, and messages that are not acknowledged in time.
 
-A negative ack waits, and longer each time the same message comes again, when the settings have a multiplier: the
-delay is `nack_delay_ms * nack_multiplier ** redelivery_count`, up to `nack_delay_max_ms`. With `ack_timeout_ms` the
-time of every message runs from when its user got it until its entry is acknowledged, or nacked.
+The delay after a negative ack is `nack_delay_ms * nack_multiplier ** redelivery_count`, at most `nack_delay_max_ms`, so
+a multiplier above 1 increases it with each redelivery. An entry also becomes due if it is neither acknowledged nor
+negatively acknowledged within `ack_timeout_ms` (if set) after its first message was handed to the application.
 
-What is due is given to `again`, all that falls due at once together. Entries are the unit: a broker delivers them
-whole, without the messages that are acknowledged.
+Due entries are passed to `again`, together if they are due at the same time. A broker redelivers entries as a whole,
+but without their acknowledged messages.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from quire.wire import pulsar_pb2 as pb
 Place = tuple[int, int]
 Ids = Sequence[pb.MessageIdData]
 DOUBLINGS_MAX: Final = 64
-"""Redelivery counts beyond it change nothing more: the longest delay is long reached."""
+"""Maximum exponent of the multiplier, so that its power does not overflow a float."""
 
 
 def delay_ms(settings: ConsumerSettings, redelivery_count: int) -> float:
-    """How long a message that was redelivered so often waits after a negative ack."""
+    """Return the delay in ms after a negative ack of a message that was redelivered `redelivery_count` times."""
     grown = settings.nack_delay_ms * settings.nack_multiplier ** min(redelivery_count, DOUBLINGS_MAX)
     return min(grown, max(settings.nack_delay_max_ms, settings.nack_delay_ms))
 
 
 class Redelivery:
-    """The entries of one partition that are to come again."""
+    """Timers of the entries of one partition that are to be redelivered."""
 
     def __init__(self, settings: ConsumerSettings, again: Callable[[dict[Place, Ids]], None]) -> None:
         self._settings = settings
@@ -39,14 +39,14 @@ class Redelivery:
         self._loop = asyncio.get_running_loop()
         self._nacked: dict[Place, Ids] = {}
         self._heap: list[tuple[float, Place]] = []
-        """(due, place) of what is nacked; a place that is not nacked any more is passed over."""
+        """(due time in s, place) of negatively acknowledged entries; those no longer in `_nacked` are skipped."""
         self._held: dict[Place, tuple[float, Ids]] = {}
-        """What users have and did not acknowledge, the oldest first; only with a time-out."""
+        """Entries handed out and not acknowledged, oldest first; used only with an ack timeout."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
 
     def nack(self, place: Place, ids: Ids, redelivery_count: int) -> None:
-        """Have an entry again after the delay."""
+        """Schedule the redelivery of an entry after the nack delay."""
         self._held.pop(place, None)
         if place not in self._nacked:
             self._nacked[place] = ids
@@ -56,13 +56,13 @@ class Redelivery:
             self._watch()
 
     def handed_out(self, place: Place, ids: Ids) -> None:
-        """The user has a message of the entry now."""
+        """Start the ack timeout of an entry when its first message is handed to the application."""
         if place not in self._held:
             self._held[place] = self._loop.time() + self._settings.ack_timeout_ms / 1000, ids
             self._watch()
 
     def acknowledged(self, place: Place) -> None:
-        """The entry need not come again."""
+        """Cancel the timers of an entry that was acknowledged."""
         self._held.pop(place, None)
         self._nacked.pop(place, None)
 
@@ -71,7 +71,7 @@ class Redelivery:
             del self._held[held]
 
     def forget(self) -> None:
-        """The broker sends all of it again, or none of it is wanted any more."""
+        """Cancel the timers of all entries, because the broker redelivers all of them, or on closing."""
         self._nacked.clear()
         self._heap.clear()
         self._held.clear()
@@ -84,7 +84,7 @@ class Redelivery:
     # -- Time --
 
     def _next_s(self) -> float | None:
-        """When something is due."""
+        """Return the event loop time in seconds at which the next entry is due, or None."""
         while self._heap and self._heap[0][1] not in self._nacked:
             heappop(self._heap)
         times = [self._heap[0][0]] if self._heap else []

@@ -1,11 +1,11 @@
-"""From a delivered entry to the messages in it: checked, decrypted, joined, decompressed, split.
+"""Decoder of delivered entries into messages.
 
-    delivery ─▶ checksum ─▶ decrypted, if it must be ─▶ joined, if it is a chunk ─▶ decompressed ─▶ messages
+    delivery ─▶ checksum ─▶ decrypted, if encrypted ─▶ joined, if it is a chunk ─▶ decompressed ─▶ messages
 
-One for each partition, because chunks of one message come from one topic. Chunks that will never be a message are
-told to `void`: those that came twice, and those whose others did not come in time, so that nothing waits for them.
-Where a broker dispatches singly, the others may have come to another consumer: then what has no beginning or no end is
-given back, until all of it comes to one.
+Each partition has its own decoder, because all chunks of a message are in one partition. Chunks that cannot become a
+message are passed to `void`, which acknowledges them: repeated chunks, and chunks of a message that is not completed in
+time. On shared subscriptions, the broker may have dispatched other chunks of a message to another consumer. There the
+chunks of incomplete messages are passed to `give_back` for redelivery, until one consumer gets all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from quire.client.chunks import Incomplete, Joiner
 from quire.client.crypto import Decryptor
+from quire.client.entry import from_words
 from quire.client.settings import ConsumerSettings
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.frame import Delivery
@@ -36,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
-    """What an entry held. `chunks` are the ids of the entries before it that its message began in."""
+    """Messages of an entry. For a chunked message, `chunks` are the ids of the entries with its earlier chunks."""
 
     messages: list[DecodedMessage]
     schema_version: bytes
@@ -64,9 +65,9 @@ class Opening:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, delivery: Delivery, now_ms: int) -> Opened:
-        """The messages of an entry, none when it is a chunk and others are to come. Raises `Undecodable`."""
+        """Return the messages of an entry; none for a chunk whose message is incomplete. Raises `Undecodable`."""
         if not delivery.checksum_ok:
-            raise Undecodable("it does not match its checksum")
+            raise Undecodable("the entry does not match its checksum")
         metadata, payload = read_metadata(delivery.entry)
         if is_encrypted(metadata):
             try:
@@ -89,7 +90,7 @@ class Opening:
         return self._decryptor.decrypt(metadata, payload)
 
     def _sealed(self, delivery: Delivery, metadata: pb.MessageMetadata, payload: memoryview) -> Opened:
-        """No key fits: as the settings say."""
+        """Raise for an entry that cannot be decrypted, discard it, or return it encrypted, as `crypto_failure` says."""
         if self._crypto_failure == "fail":
             raise
         if self._crypto_failure == "discard":
@@ -105,11 +106,11 @@ class Opening:
 
     @property
     def first_chunk(self) -> pb.MessageIdData | None:
-        """Where the oldest message begins that is incomplete."""
+        """Id of the first chunk of the oldest incomplete message, or None."""
         return self._joiner.first_id
 
     def forget(self) -> None:
-        """All that is incomplete comes again, from its first chunk on."""
+        """Discard incomplete messages, because the broker redelivers their chunks."""
         self._joiner.clear()
 
     def stop(self) -> None:
@@ -129,7 +130,7 @@ class Opening:
             self._void(ids)
         if given_up := self._joiner.overflowing():
             _log.warning(
-                "more than %d messages in chunks begin at once; the oldest comes again", len(self._joiner)
+                "more than %d chunked messages are incomplete; the oldest was discarded", len(self._joiner)
             )
             if self._give_back is not None:
                 self._give_back(given_up)
@@ -142,14 +143,21 @@ class Opening:
     def _expire(self) -> None:
         self._timer = None
         if given_up := self._joiner.expired(self._loop.time() - self._expiry_s):
-            _log.warning("the rest of %d chunks did not come", len(given_up))
+            _log.warning(
+                "discarded %d chunks whose messages were not completed within chunks_expire_ms", len(given_up)
+            )
             (self._give_back or self._void)(given_up)
         self._watch()
 
 
-def message_count(delivery: Delivery, unacked: int | None) -> int:
-    """How many permits an entry used that was not opened. `unacked`: the bits that came with it."""
-    if unacked is not None:
+def unacked_of(delivery: Delivery) -> int | None:
+    """Return the bit set of unacknowledged messages delivered with the entry, or None if all messages are."""
+    return from_words(list(delivery.body.ack_set)) if delivery.body.ack_set else None
+
+
+def message_count(delivery: Delivery) -> int:
+    """Return the number of permits that an unopened entry used."""
+    if (unacked := unacked_of(delivery)) is not None:
         return unacked.bit_count()
     try:
         metadata, _ = read_metadata(delivery.entry)

@@ -1,13 +1,15 @@
-"""The topics whose names match a pattern, as they come and go.
+"""Tracker of the topics that match a name pattern, while topics are created and deleted.
 
-A broker that can tells what changes (WATCH_TOPIC_LIST); another one is asked now and then. Either way the names are
-matched here as well, so it does not matter what the broker makes of the pattern. A partitioned topic is known by its
-own name, whichever of its partitions are listed.
+If the broker supports it, it reports changes to the list of topics ([PIP-145], WATCH_TOPIC_LIST); otherwise the list is
+polled. The client matches the names itself in both cases, so the broker's regular expression engine does not matter. A
+partitioned topic is treated as one name.
 
-A pattern is Python's, and is about the whole name without its domain; the namespace in it is taken literally:
+A pattern is a Python regular expression for the whole name without its domain; its namespace is literal:
 
     orders-.*                         in public/default
     acme/shop/orders-.*               in acme/shop, as is persistent://acme/shop/orders-.*
+
+[PIP-145]: https://github.com/apache/pulsar/issues/14505
 """
 
 from __future__ import annotations
@@ -34,26 +36,26 @@ _log = logging.getLogger(__name__)
 
 
 class Pattern:
-    """Raises `ConfigurationError` for what names no namespace."""
+    """Pattern of topic names. Raises `ConfigurationError` if its namespace is malformed."""
 
     def __init__(self, given: re.Pattern[str]) -> None:
         text = given.pattern.removeprefix(_DOMAIN)
         if text.count("/") not in (0, 2) or "://" in text:
             raise ConfigurationError(
-                f"{given.pattern!r} is no pattern of topics, such as tenant/namespace/name-.*"
+                f"{given.pattern!r} is not a topic pattern such as tenant/namespace/name-.*"
             )
         self.text = text if "/" in text else _HOME + text
         self.namespace = self.text.rpartition("/")[0]
         self._compiled = re.compile(self.text, given.flags)
 
     def matching(self, names: Iterable[str]) -> set[str]:
-        """Of full names, those of topics that match; partitions count as their topic."""
+        """Return the matching topics among full names; a partition counts as its partitioned topic."""
         parents = {parent_name(name) for name in names}
         return {name for name in parents if self._compiled.fullmatch(name.partition("://")[2])}
 
 
 class Follower:
-    """Tells `changed` which topics match, whenever that has changed."""
+    """Calls `changed` with the matching topics whenever they have changed."""
 
     def __init__(
         self, client: Context, pattern: Pattern, changed: Callable[[set[str]], Awaitable[None]]
@@ -67,16 +69,16 @@ class Follower:
         self._ended: QuireError | None = None
         self._told: set[str] | None = None
         self._watches = True
-        """Until a broker has refused to."""
+        """True until a broker refuses to report changes; then the list of topics is polled."""
 
     async def first(self) -> set[str]:
-        """The topics that match now. Raises what the broker answers."""
+        """Return the topics that match now. Raises the broker's error."""
         listed = await self._client.lookup.topics(self._pattern.namespace)
         self._told = self._pattern.matching(listed)
         return self._told
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Watch or poll the topics until cancelled."""
         settings = self._client.settings
         backoff = Backoff(settings.backoff_first_ms, settings.backoff_max_ms, self._client.rng)
         while True:
@@ -93,16 +95,16 @@ class Follower:
                 _log.debug("%s", error)
                 self._watches = False
             except QuireError as error:
-                _log.debug("following %s: %s", self._pattern.text, error)
+                _log.debug("following the topics of %s failed: %s", self._pattern.text, error)
             await asyncio.sleep(backoff.next_s())
 
     async def _watch(self, connection: Connection) -> None:
-        """Be told on this connection until it ends."""
+        """Watch the topics on this connection until it ends."""
         self._ended = None
-        connection.watchers[self._id] = self
+        connection.members.watchers[self._id] = self
         try:
             answer = await connection.request(
-                f"watching the topics of {self._pattern.text}",
+                f"watching the topics that match {self._pattern.text}",
                 lambda request_id: commands.watch_topics(
                     request_id, self._id, self._pattern.namespace, self._pattern.text
                 ),
@@ -114,22 +116,22 @@ class Follower:
                 await self._news.wait()
                 self._news.clear()
         finally:
-            connection.watchers.pop(self._id, None)
+            connection.members.watchers.pop(self._id, None)
             self._names.clear()
 
     async def _tell(self, names: Iterable[str]) -> None:
         matching = self._pattern.matching(names)
         if matching != self._told:
-            self._told = None  # until it is done: who cannot follow is told again
+            self._told = None  # until `changed` succeeds, so that a failed call is repeated
             await self._changed(matching)
             self._told = matching
 
     def tell_again(self) -> None:
-        """What was told is not so any more, whether or not the list changes."""
+        """Call `changed` again even if the list of topics does not change."""
         self._told = None
         self._news.set()
 
-    # -- What the connection says --
+    # -- Callbacks of the connection --
 
     def topics_changed(self, body: pb.CommandWatchTopicUpdate) -> None:
         self._names.difference_update(body.deleted_topics)

@@ -1,8 +1,9 @@
-"""How many messages a broker may send to one consumer. No I/O.
+"""Flow control of one consumer: the permits granted to its broker. No I/O.
 
-Permits count messages. What was granted and is not taken yet is on its way, or waits here undecoded; when that falls to
-half of the window, the window is filled up. The window is what is allowed by number and, with the average size
-seen so far, by bytes: before the first message it is small, because a message may be large.
+Permits count messages. *Outstanding* permits are those whose messages the application has not taken: the messages are
+on their way, or wait here undecoded. When at most half of the window is outstanding, new permits fill the window. The
+window is limited by number and, with the average message size so far, by bytes. Before the first message it is small,
+because messages may be large.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_WINDOW_MESSAGES: Final = 100
-"""Permits before the size of this topic's messages is known."""
+"""Window in messages while the size of the topic's messages is unknown."""
 
 _WEIGHT: Final = 8
-"""The newest entry counts for one part in so many of the average size."""
+"""The newest entry has a weight of 1/`_WEIGHT` in the average size."""
 
 
 class Permits:
-    """The permits of one consumer on one connection; `begin` starts over on the next."""
+    """Permits of one consumer on its current connection."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
@@ -26,11 +27,11 @@ class Permits:
         self._message_bytes = 0.0
 
     def begin(self) -> None:
-        """Nothing is granted any more; the sizes seen are kept."""
+        """Start on a new connection without granted permits; the average message size is kept."""
         self._outstanding = 0
 
     def take(self, messages: int, size: int) -> None:
-        """The user has come to so many messages of `size` bytes together (0: unknown)."""
+        """Count `messages` with `size` bytes in total (0: unknown) as taken."""
         self._outstanding -= messages
         if messages and size:
             each = size / messages
@@ -38,7 +39,7 @@ class Permits:
             self._message_bytes = last + (each - last) / _WEIGHT
 
     def due(self) -> int:
-        """How many to grant now; they count as granted."""
+        """Return the number of permits to grant now, and count them as granted."""
         window = self._window()
         if 2 * self._outstanding > window:
             return 0

@@ -1,15 +1,15 @@
-"""A producer as its user sees it: one name, one topic, all its partitions.
+"""Producer of one topic with all its partitions, under one producer name.
 
     async with client.producer("orders") as producer:
-        receipt = await producer.send(b"...", key="42")         # stored: the receipt says where
-        publication = await producer.enqueue(b"...")            # taken; waits only while the window is full
-        await producer.flush()                                  # everything taken so far is stored, or this raises
+        receipt = await producer.send(b"...", key="42")         # stored: the receipt has the id
+        publication = await producer.enqueue(b"...")            # queued; waits only while the window is full
+        await producer.flush()                                  # all messages so far are stored, else this raises
 
-`send` waits for its receipt, so one task that only sends gets one message per batch; `enqueue` (or `send_nowait`,
-which raises `QueueFull` instead of waiting) is for throughput. A cancelled `send` or `enqueue` leaves the producer
-as it was: its message was either not taken, or goes its way.
+`send` waits for the receipt, so a single task that only calls `send` publishes batches of one message. `enqueue` (or
+`send_nowait`, which raises `QueueFull` instead of waiting) is for throughput. Cancelling `send` or `enqueue` does not
+affect other messages; its own message was either not queued, or is published.
 
-Leaving the block normally flushes. Leaving it by an exception gives up what has no receipt yet.
+Leaving the `async with` block normally flushes. Leaving it by an exception fails the messages without a receipt.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ _log = logging.getLogger(__name__)
 
 
 class MessageFields(TypedDict, total=False):
-    """What a message may have besides its payload."""
+    """Optional fields of a message."""
 
     key: str | bytes | None
-    """Chooses the partition; what Key_Shared and compaction go by."""
+    """Selects the partition; used by key-shared subscriptions and compaction."""
     properties: Mapping[str, str]
     event_time_ms: int
     ordering_key: bytes | None
-    """Goes before the key for Key_Shared."""
+    """Used instead of the key by key-shared subscriptions."""
     deliver_at_ms: int | None
-    """Shared subscriptions get the message no earlier. Such a message is not batched."""
+    """Time in ms before which shared subscriptions do not deliver the message. Such a message is not batched."""
     sequence_id: int | None
-    """For deduplication over restarts; must grow. Otherwise the producer counts by itself."""
+    """For deduplication across restarts; must increase. By default the producer numbers the messages."""
 
 
 class Producer(Generic[T]):
-    """Made by `Client.producer`; begins with `async with` (or `start`)."""
+    """Producer, created by `Client.producer`; it attaches in `async with` (or `start`)."""
 
     def __init__(
         self,
@@ -108,25 +108,31 @@ class Producer(Generic[T]):
     async def send(self, value: T | None, **fields: Unpack[MessageFields]) -> Receipt:
         """Publish a message and wait until it is stored. Raises `PublishFailed` or `PublishUnknown`.
 
-        `value` is what the schema says (bytes without one); None is a null value, a delete on a compacted topic.
+        `value` has the schema's type (bytes without a schema). None is a null value, which marks the key as deleted for
+        compaction.
         """
         return await (await self.enqueue(value, **fields))
 
     async def enqueue(self, value: T | None, **fields: Unpack[MessageFields]) -> Publication:
-        """Take a message for publishing; wait only while too much is in flight. Raises `PublishFailed`."""
+        """Queue a message for publishing, waiting only while too much is in flight. Raises `PublishFailed`."""
         while self._window.is_full:
             await self._room()
         return self._add(self._message(value, fields))
 
     async def _room(self) -> None:
         for one in self._partitions:
-            one.close_batch()
+            one.gathering.close_batch()
         await self._window.room()
 
     def send_nowait(self, value: T | None, **fields: Unpack[MessageFields]) -> Publication:
-        """Take a message for publishing. Raises `QueueFull` when too much is in flight, `PublishFailed`."""
+        """Queue a message for publishing without waiting.
+
+        Raises `QueueFull` if too much is in flight, or `PublishFailed`.
+        """
         if self._window.is_full:
-            raise QueueFull(f"{self._window.messages} messages for {self.topic} wait for their receipts")
+            raise QueueFull(
+                f"{self._window.messages} messages for {self.topic} are in flight, which is the limit"
+            )
         return self._add(self._message(value, fields))
 
     def _message(self, value: T | None, fields: MessageFields) -> OutgoingMessage:
@@ -144,82 +150,82 @@ class Producer(Generic[T]):
     def _add(self, one: OutgoingMessage) -> Publication:
         if not self._is_open:
             raise Closed(f"the producer of {self.topic} is not open")
-        return self._router.choose(one, self._partitions).add(one)
+        return self._router.choose(one, self._partitions).gathering.add(one)
 
     def send_entry(
         self, messages: Sequence[OutgoingMessage], first_sequence_id: int, last_sequence_id: int
     ) -> Publication:
-        """Publish messages as one entry with these numbers, at once: of their last message.
+        """Publish messages at once as one entry with these sequence ids; return the publication of the last message.
 
-        For who must send the same entries again, byte for byte in what they say, after a crash: a broker that drops
-        duplicates does so by whole entries. It never waits, whatever is in flight, and is for a single partition.
+        It is for applications that resend the same entries after a crash: a broker with deduplication recognizes
+        duplicates by whole entries. It never waits, whatever is in flight, and requires a producer with one partition.
         Raises `PublishFailed`.
         """
         [only] = self._partitions
-        return only.add_entry(messages, first_sequence_id, last_sequence_id)
+        return only.gathering.add_entry(messages, first_sequence_id, last_sequence_id)
 
     async def flush(self) -> None:
-        """Return when all that was taken before is stored.
+        """Wait until all messages queued before are stored.
 
-        Raises the first `PublishFailed` or `PublishUnknown` since the last flush of a message whose publication
-        nobody awaited.
+        Raises the first `PublishFailed` or `PublishUnknown` since the last flush of a message whose publication was not
+        awaited.
         """
         for one in self._partitions:
-            one.close_batch()
+            one.gathering.close_batch()
         for one in self._partitions:
             await one.settle_all()
         self.check()
 
     def check(self) -> None:
-        """Raise what `flush` would raise, without waiting: has a message failed so far?"""
-        errors = [error for one in self._partitions if (error := one.unseen_error()) is not None]
+        """Raise the error of a failed message as `flush` does, but without waiting."""
+        errors = [error for one in self._partitions if (error := one.in_flight.unseen_error()) is not None]
         if errors:
             raise type(errors[0])(str(errors[0]))
 
-    # -- What it knows --
+    # -- State --
 
     @property
     def topic_epoch(self) -> int | None:
-        """Which holder of exclusive access to the topic it is, counted over the topic's life; None without it."""
+        """Topic epoch, which increases with each new exclusive producer; None without exclusive access."""
         return self._partitions[0].topic_epoch if self._partitions else None
 
     @property
     def name(self) -> str:
-        """The user's, or the one the broker gave."""
+        """Name of the producer, given by the application or else by the broker."""
         return self._name
 
     @property
     def partition_count(self) -> int:
-        """0 when the topic has no partitions."""
+        """Number of partitions; 0 if the topic is not partitioned."""
         return len(self._partitions) if self._partitions[0].topic != self.topic else 0
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest in use, the broker's record of earlier producers of this name included; -1: none."""
-        return max(one.last_sequence_id for one in self._partitions)
+        """Highest sequence id of this producer, or of earlier producers of this name at the broker; -1 for none."""
+        return max(one.gathering.last_sequence_id for one in self._partitions)
 
     @property
     def recorded_sequence_ids(self) -> Sequence[int]:
-        """What the broker had as `last_sequence_id` at the last attachments, of a single partition; the newest last."""
+        """The broker's `last_sequence_id` at each of the last attachments, newest last. Requires a single partition."""
         [only] = self._partitions
         return tuple(only.recorded)
 
     @property
     def in_flight(self) -> int:
-        """Messages taken and without a receipt."""
+        """Number of messages without a receipt."""
         return self._window.messages
 
     @property
     def acknowledged(self) -> int:
-        """Messages that are stored, since it was started."""
-        return sum(one.acknowledged for one in self._partitions)
+        """Number of messages that were stored since the producer started."""
+        return sum(one.in_flight.acknowledged for one in self._partitions)
 
     # -- Beginning and end --
 
     async def start(self) -> None:
-        """Find the topic's partitions and attach to all. Raises what a broker refuses, or `Unavailable`.
+        """Look up the topic's partitions and attach to all. Raises the broker's error, or `Unavailable`.
 
-        With `wait-for-exclusive` it returns when its turn has come, however long that takes.
+        With `wait-for-exclusive` it waits without a timeout until the producer has the exclusive access.
         """
         self._client.register(self)
         try:
@@ -263,7 +269,7 @@ class Producer(Generic[T]):
         return made
 
     async def _watch_growth(self) -> None:
-        """New partitions take messages once they are attached."""
+        """Poll for new partitions; each gets messages once its producer is attached."""
         while True:
             await asyncio.sleep(self._client.settings.partitions_poll_ms / 1000)
             try:
@@ -272,12 +278,12 @@ class Producer(Generic[T]):
                 if count > here:
                     names = [partition_name(self.topic, i) for i in range(here, count)]
                     self._partitions += await self._attach(names)
-                    _log.info("%s has grown to %d partitions", self.topic, count)
+                    _log.info("topic %s grew to %d partitions", self.topic, count)
             except QuireError as error:
-                _log.debug("asking whether %s has grown: %s", self.topic, error)
+                _log.debug("polling the partition count of %s failed: %s", self.topic, error)
 
     async def close(self, *, flush: bool = True) -> None:
-        """End it, after a flush unless told otherwise. Raises what the flush raises, once all is closed."""
+        """Close the producer, after a flush unless `flush` is False. Raises the flush's error after closing."""
         self._client.unregister(self)
         try:
             if flush and self._is_open:

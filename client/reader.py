@@ -1,11 +1,11 @@
-"""A reader: messages from a position on, without a subscription that the broker would remember.
+"""Reader of a topic's messages from a position on, without a durable subscription.
 
     async with client.reader("orders", start=EARLIEST) as reader:
         while await reader.has_next():
             message = await reader.read()
 
-It is a consumer of a subscription that is not durable. After a reconnect it goes on after the last message that it
-handed out. It acknowledges what it hands out, so that the broker need not remember it.
+A reader is a consumer of a non-durable subscription. After a reconnect it continues after the last message that it
+returned. It acknowledges each message that it returns, so that the broker need not track it as unacknowledged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 class Reader(Generic[T]):
-    """Made by `Client.reader`; begins with `async with` (or `start`)."""
+    """Reader, created by `Client.reader`; it subscribes in `async with` (or `start`)."""
 
     def __init__(self, consumer: Consumer[T], start: MessageId, inclusive: bool) -> None:
         self._consumer = consumer
         self._start = start
         self._inclusive = inclusive
         self._is_at_a_time = False
-        """It was sought by publish time, and no message was read since."""
+        """True if the last seek was to a publish time, and no message was read since."""
         self._last: dict[str, MessageId] = {}
         self._ends: dict[str, tuple[MessageId, MessageId]] = {}
-        """What the broker said when it was asked last, since the last seek."""
+        """The last message and the mark-delete position by topic: the broker's last response since the last seek."""
 
     async def __aenter__(self) -> Reader[T]:
         await self.start()
@@ -48,7 +48,7 @@ class Reader(Generic[T]):
         return await self._noted(await self._consumer.__anext__())
 
     async def read(self, timeout_s: float | None = None) -> Message[T]:
-        """The next message, waiting for it. Raises TimeoutError, `MessageUndecodable`, `Closed`."""
+        """Wait for the next message and return it. Raises TimeoutError, `MessageUndecodable`, `Closed`."""
         return await self._noted(await self._consumer.receive(timeout_s))
 
     async def _noted(self, message: Message[T]) -> Message[T]:
@@ -57,10 +57,10 @@ class Reader(Generic[T]):
         return message
 
     async def has_next(self) -> bool:
-        """Whether the topic holds a message that `read` has not given yet.
+        """Return whether the topic contains a message that `read` has not returned yet.
 
-        The broker is asked only when nothing is at hand: what has arrived is there, and what it said before may be
-        trimmed by now.
+        The broker's earlier response is reused only while messages wait in the inbox, because otherwise it may name a
+        message that was trimmed since.
         """
         if not (self._consumer._has_arrivals and self._is_any_ahead()):
             self._ends = await self._consumer._ends()
@@ -76,22 +76,22 @@ class Reader(Generic[T]):
         if seen is not None:
             return last.place > seen.place
         if self._is_at_a_time:
-            return last[:2] > mark[:2]  # only the broker knows which message the time is at
+            return last[:2] > mark[:2]  # only the broker knows the message at this publish time
         return last.place >= self._start.place if self._inclusive else last.place > self._start.place
 
     async def seek(self, to: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Go to a message (it comes next), `EARLIEST`, `LATEST`, or a publish time."""
+        """Move to a message (which is read next), `EARLIEST`, `LATEST`, or a publish time."""
         await self._consumer.seek(to, publish_time_ms=publish_time_ms)
         self._last.clear()
         self._ends.clear()
         self._start, self._inclusive, self._is_at_a_time = to or EARLIEST, True, to is None
 
     async def last_message_id(self) -> MessageId:
-        """The last message of the topic (without partitions); `EARLIEST` when it is empty."""
+        """Return the id of the last message of an unpartitioned topic, or `EARLIEST` if it is empty."""
         return await self._consumer.last_message_id()
 
     async def start(self) -> None:
-        """Begin. Raises what a broker refuses, or `Unavailable`."""
+        """Subscribe. Raises the broker's error, or `Unavailable`."""
         await self._consumer.start()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Python classes as Avro definitions: what brokers keep as the schema of JSON and of Avro messages. No I/O.
+"""Conversion of Python classes to Avro definitions, which brokers store as schemas of JSON and Avro messages. No I/O.
 
 | in Python | in Avro |
 |---|---|
@@ -9,8 +9,8 @@
 | Enum | enum of its values |
 | dataclass, msgspec.Struct | record |
 
-A field with a default has it in Avro too, so that messages of before can be read that do not have the field. A class
-within a class is defined where it comes first, and named after that.
+A field's default is also its default in Avro, so that older messages without the field can be read. A class used
+within a class is defined at its first use, and referenced by name after that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import msgspec
 from quire.runtime.errors import ConfigurationError
 
 Int = Annotated[int, "int"]
-"""A number of 32 bits; `int` has 64."""
+"""A 32-bit integer in Avro; a plain `int` has 64 bits."""
 
 Float = Annotated[float, "float"]
-"""Of 32 bits; `float` has 64."""
+"""A 32-bit float in Avro; a plain `float` has 64 bits."""
 
 _PLAIN: Final[dict[Any, str]] = {
     bool: "boolean",
@@ -43,7 +43,7 @@ _NOTHING: Final = object()
 
 
 def definition_of(kind: Any) -> Any:
-    """The Avro definition of a class, as JSON has it. Raises `ConfigurationError` for what Avro cannot say."""
+    """Return the Avro definition of a class. Raises `ConfigurationError` for a type that Avro cannot express."""
     return _definition(kind, set())
 
 
@@ -61,7 +61,7 @@ def _definition(kind: Any, known: set[str]) -> Any:
         return {"type": "map", "values": _definition(args[1], known)}
     if isinstance(kind, type):
         return _named(kind, known)
-    raise ConfigurationError(f"a schema cannot be made of {kind!r}")
+    raise ConfigurationError(f"the type {kind!r} has no Avro schema")
 
 
 def _named(kind: type, known: set[str]) -> Any:
@@ -72,7 +72,7 @@ def _named(kind: type, known: set[str]) -> Any:
     if issubclass(kind, Enum):
         return {"type": "enum", "name": name, "symbols": [str(one.value) for one in kind]}
     if not dataclasses.is_dataclass(kind) and not issubclass(kind, msgspec.Struct):
-        raise ConfigurationError(f"a schema is made of a dataclass or a msgspec.Struct, not of {name}")
+        raise ConfigurationError(f"a schema needs a dataclass or a msgspec.Struct, not {name}")
     hints = get_type_hints(kind, include_extras=True)
     fields = []
     for field, default in _fields(kind):
@@ -85,14 +85,14 @@ def _named(kind: type, known: set[str]) -> Any:
 
 
 def _default_first(kind: Any, default: Any) -> Any:
-    """Of a union, the branch of the default comes first: so Avro wants it."""
+    """Put the default's branch of a union first, as Avro requires."""
     if not isinstance(kind, list):
         return kind
     return sorted(kind, key=lambda one: (one == "null") != (default is None))
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any]]:
-    """(name, default or `_NOTHING`); a default that a factory makes counts when it makes something empty."""
+    """Yield (name, default or `_NOTHING`) of each field; a default factory is called for its default."""
     if issubclass(kind, msgspec.Struct):
         for one in msgspec.structs.fields(kind):
             yield one.name, _default(one.default, one.default_factory, msgspec.NODEFAULT)
@@ -106,23 +106,3 @@ def _default(value: Any, factory: Any, missing: Any) -> Any:
     if value is not missing:
         return value
     return factory() if factory is not missing else _NOTHING
-
-
-def named_as(definition: Any, other: Any) -> Any:
-    """A definition under another's name: Avro reads only what is named alike, and a class may be called anything."""
-    old, new = definition["name"], other.get("name") if isinstance(other, dict) else None
-    if new is None or new == old:
-        return definition
-    made: Any = _renamed(definition, old, new)
-    made["name"] = new
-    return made
-
-
-def _renamed(part: Any, old: str, new: str) -> Any:
-    """Where the record holds itself, it is named."""
-    if isinstance(part, list):
-        return [_renamed(one, old, new) for one in part]
-    if not isinstance(part, dict):
-        return new if part == old else part
-    inner = ("type", "items", "values", "fields")
-    return {key: _renamed(value, old, new) if key in inner else value for key, value in part.items()}

@@ -1,8 +1,8 @@
-"""Names of topics and partitions, and which partition a message goes to.
+"""Names of topics and partitions, and the selection of a message's partition.
 
-A message with a key goes where the key's hash says, so that one key's messages stay in order. One without goes round
-robin, but stays on a partition until its batch is full or due: spreading single messages would make every
-batch small. Hashes are Pulsar's own, so that stock clients agree on every key's partition.
+A message with a key goes to the partition of the key's hash, so that messages of a key stay in order. Messages without
+a key are distributed round robin, but the partition changes only when its batch is full or due, because otherwise each
+batch would be small. The hashes are Pulsar's, so that all clients select the same partition for a key.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _PARTITION: Final = "-partition-"
 
 
 def full_name(topic: str) -> str:
-    """`orders`, `tenant/namespace/orders` or a full name as a full name. Raises `ConfigurationError`."""
+    """Expand `orders` or `tenant/namespace/orders` to a full name. Raises `ConfigurationError`."""
     domain, *parts = topic_name.split(topic)
     name = f"{domain}://{'/'.join(parts)}"
     if len(name) > NAME_CHARS_MAX:
-        raise ConfigurationError(f"a topic's name has {len(name)} characters; allowed are {NAME_CHARS_MAX}")
+        raise ConfigurationError(
+            f"the topic name has {len(name)} characters; at most {NAME_CHARS_MAX} are allowed"
+        )
     return name
 
 
@@ -34,23 +36,23 @@ def partition_name(topic: str, index: int) -> str:
 
 
 def partition_index(topic: str) -> int:
-    """The partition that the full name names; -1 when it is none."""
+    """Return the partition index in a full name, or -1 if it does not name a partition."""
     _, separator, digits = topic.rpartition(_PARTITION)
     return int(digits) if separator and digits.isdigit() else -1
 
 
 def parent_name(topic: str) -> str:
-    """The topic that a partition belongs to; a topic that is none, itself."""
+    """Return the name of the partitioned topic, or `topic` itself if it is not a partition."""
     parent, separator, digits = topic.rpartition(_PARTITION)
     return parent if separator and digits.isdigit() else topic
 
 
 class Target(Protocol):
-    """A partition, as a router sees it."""
+    """Interface of a partition to the router."""
 
     @property
     def is_gathering(self) -> bool:
-        """A batch is open."""
+        """True while a batch is open."""
         ...
 
 
@@ -63,7 +65,7 @@ _HASHES: Final[dict[str, Callable[[str], int]]] = {
 
 
 class Router:
-    """Chooses a partition for each message. `first` says where to begin (random, so that clients spread)."""
+    """Selects a partition for each message. `first` is the first partition's index (random, to distribute clients)."""
 
     def __init__(self, hashing: str, first: int, *, single: bool = False) -> None:
         self._hash = _HASHES[hashing]

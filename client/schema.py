@@ -1,4 +1,4 @@
-"""Schemas: what the bytes of a topic's messages mean, for the broker and for the program.
+"""Schemas, which encode and decode messages and are registered at the broker.
 
     @dataclass
     class Order:
@@ -6,20 +6,21 @@
         cents: int = 0
 
     client.producer("orders", schema=JsonSchema(Order))             a Producer[Order]
-    client.consumer("orders", "billing", schema=JsonSchema(Order))  whose messages have `.value`: an Order
+    client.consumer("orders", "billing", schema=JsonSchema(Order))  messages have an Order as `.value`
 
-A producer or consumer brings its schema along; the broker registers it, as a new version if it fits the topic's others,
-or refuses (`IncompatibleSchema`). Every message says the version that it was written with. JSON is read by names, so a
-reader needs its own class only; Avro is read with the writer's definition, which is fetched once a version.
+A producer or consumer sends its schema to the broker, which registers it as a new version if it is compatible with the
+topic's other versions, and else refuses it (`IncompatibleSchema`). Each message contains the version of its schema.
+JSON is decoded by field names, with the reader's class only; Avro also needs the writer's schema, fetched once per
+version.
 
 | schema | in Python | on the wire |
 |---|---|---|
 | `BYTES` | bytes | no schema |
 | `STRING` | str | UTF-8 |
 | `JsonSchema(C)` | a dataclass or msgspec.Struct | JSON |
-| `AvroSchema(C)` | the same | Avro (`pip install quire[avro]`) |
-| `KeyValueSchema(K, V)` | a pair | key and value, together or apart: the key as the message's key |
-| `AUTO` (consumers) | what the writer's schema says; records as dicts | |
+| `AvroSchema(C)` | a dataclass or msgspec.Struct | Avro (`pip install quire[avro]`) |
+| `KeyValueSchema(K, V)` | a pair | key and value in the payload, or the key as the message's key |
+| `AUTO` (consumers) | depends on the writer's schema; records are dicts | |
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from quire.client.record import definition_of, named_as
+from quire.client.record import definition_of
 from quire.runtime.errors import ConfigurationError
+from quire.wire import avro
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.key_value import join, split
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -45,35 +48,33 @@ _KIND_NAMES: Final[dict[int, str]] = {
     pb.Schema.Json: "JSON",
     pb.Schema.Avro: "AVRO",
 }
-_ABSENT: Final = 0xFFFFFFFF
-"""The length of a part that is null, in Java's -1."""
 
 
 class Schema(ABC, Generic[T]):
-    """How values become bytes and come back. Decoding raises ValueError or what the class of the value raises."""
+    """Encoder and decoder of values. Decoding raises ValueError, or an error that the value's class raises."""
 
     needs_writer = False
-    """Bytes can be read only with the schema that they were written with."""
+    """True if decoding requires the schema that the message was written with."""
 
     @property
     @abstractmethod
     def info(self) -> pb.Schema | None:
-        """As the broker keeps it; None for plain bytes."""
+        """The schema for the broker, or None for plain bytes."""
 
     @abstractmethod
     def encode(self, value: T) -> bytes: ...
 
     @abstractmethod
     def decode(self, payload: bytes, key: bytes | None, writer: pb.Schema | None) -> T:
-        """`writer` is the schema that the bytes were written with, if it is known."""
+        """Decode a payload. `writer` is the schema that it was written with, if known."""
 
     def key_of(self, value: T) -> bytes | None:
-        """What goes into the message's key."""
+        """Return the bytes for the message's key if the schema puts a part of the value there, else None."""
         return None
 
 
 class _Bytes(Schema[bytes]):
-    """No schema."""
+    """Plain bytes, without a schema."""
 
     info = None
 
@@ -85,7 +86,7 @@ class _Bytes(Schema[bytes]):
 
 
 class _Text(Schema[str]):
-    """UTF-8."""
+    """Text in UTF-8."""
 
     info = pb.Schema(name="String", schema_data=b"", type=pb.Schema.String)
 
@@ -101,7 +102,7 @@ STRING: Final[Schema[str]] = _Text()
 
 
 class _Record(Schema[T]):
-    """A class, defined in Avro's JSON."""
+    """Schema of a class, as an Avro definition in JSON."""
 
     kind: pb.Schema.Type
 
@@ -109,7 +110,7 @@ class _Record(Schema[T]):
         self._of = of
         definition = definition_of(of)
         if not isinstance(definition, dict) or definition["type"] != "record":
-            raise ConfigurationError(f"a schema is made of a dataclass or a msgspec.Struct, not of {of}")
+            raise ConfigurationError(f"a schema needs a dataclass or a msgspec.Struct, not {of}")
         data = json.dumps(definition, separators=(",", ":")).encode()
         self._info = pb.Schema(name=of.__name__, schema_data=data, type=self.kind)
         self.definition = definition
@@ -120,7 +121,7 @@ class _Record(Schema[T]):
 
 
 class JsonSchema(_Record[T]):
-    """Objects of a dataclass or `msgspec.Struct`, in JSON."""
+    """Objects of a dataclass or `msgspec.Struct`, encoded as JSON."""
 
     kind = pb.Schema.Json
 
@@ -136,7 +137,7 @@ class JsonSchema(_Record[T]):
 
 
 class AvroSchema(_Record[T]):
-    """Objects of a dataclass or `msgspec.Struct`, in Avro's bytes."""
+    """Objects of a dataclass or `msgspec.Struct`, in Avro's binary encoding."""
 
     kind = pb.Schema.Avro
     needs_writer = True
@@ -154,7 +155,7 @@ class AvroSchema(_Record[T]):
 
 
 class KeyValueSchema(Schema[tuple[K, V]]):
-    """Pairs. `separated`: the key is the message's key, so that it counts for partitions and compaction."""
+    """Pairs of key and value. With `separated`, the key is the message's key, used for partitions and compaction."""
 
     def __init__(self, key: Schema[K], value: Schema[V], *, separated: bool = False) -> None:
         self.key, self.value, self.separated = key, value, separated
@@ -166,7 +167,7 @@ class KeyValueSchema(Schema[tuple[K, V]]):
             properties[f"{which}.schema.type"] = _KIND_NAMES[part.type]
             properties[f"{which}.schema.properties"] = "{}"
         pairs = [pb.KeyValue(key=name, value=text) for name, text in properties.items()]
-        data = _joined(*(part.schema_data for part in parts))
+        data = join(*(part.schema_data for part in parts))
         self._info = pb.Schema(name="KeyValue", schema_data=data, type=pb.Schema.KeyValue, properties=pairs)
 
     @property
@@ -175,7 +176,7 @@ class KeyValueSchema(Schema[tuple[K, V]]):
 
     def encode(self, value: tuple[K, V]) -> bytes:
         encoded = self.value.encode(value[1])
-        return encoded if self.separated else _joined(self.key.encode(value[0]), encoded)
+        return encoded if self.separated else join(self.key.encode(value[0]), encoded)
 
     def key_of(self, value: tuple[K, V]) -> bytes | None:
         return self.key.encode(value[0]) if self.separated else None
@@ -188,7 +189,7 @@ class KeyValueSchema(Schema[tuple[K, V]]):
 
 
 class _Auto(Schema[Any]):
-    """Whatever the writer says."""
+    """Decodes with the schema that the message was written with."""
 
     needs_writer = True
     info = pb.Schema(name="", schema_data=b"", type=pb.Schema.AutoConsume)
@@ -197,7 +198,7 @@ class _Auto(Schema[Any]):
         self._codecs: dict[bytes, AvroCodec] = {}
 
     def encode(self, value: Any) -> bytes:
-        raise ConfigurationError("AUTO is for consumers: a producer says what it writes")
+        raise ConfigurationError("AUTO is for consumers only; a producer needs a schema")
 
     def decode(self, payload: bytes, key: bytes | None, writer: pb.Schema | None) -> Any:
         kind = writer.type if writer is not None else pb.Schema.Bytes
@@ -209,11 +210,13 @@ class _Auto(Schema[Any]):
             return msgspec.json.decode(payload)
         if kind == pb.Schema.Avro:
             if writer.schema_data not in self._codecs:
-                self._codecs[writer.schema_data] = AvroCodec(json.loads(writer.schema_data))
+                self._codecs[writer.schema_data] = AvroCodec(avro.writer_json(avro.parse(writer.schema_data)))
             return self._codecs[writer.schema_data].decode(payload, None)
         if kind == pb.Schema.KeyValue:
             return self._pair(payload, key, writer)
-        raise ValueError(f"messages of the schema {pb.Schema.Type.Name(kind)} are not read here")
+        raise ValueError(
+            f"messages with the schema type {pb.Schema.Type.Name(kind)} are not supported by AUTO"
+        )
 
     def _pair(self, payload: bytes, key: bytes | None, writer: pb.Schema) -> tuple[Any, Any]:
         if _property(writer, "kv.encoding.type") != "SEPARATED":
@@ -226,7 +229,7 @@ AUTO: Final[Schema[Any]] = _Auto()
 
 
 class AvroCodec:
-    """Reads and writes the bytes of one definition."""
+    """Encoder and decoder of one Avro definition."""
 
     def __init__(self, definition: Any) -> None:
         try:
@@ -237,7 +240,7 @@ class AvroCodec:
         self._definition = definition
         self._own = fastavro.parse_schema(definition)
         self._pairs: dict[bytes, tuple[Any, Any]] = {}
-        """By the writer's definition: that, and the own one as its reader."""
+        """Pairs of the parsed writer's schema and reader's schema, by the writer's definition."""
 
     def encode(self, plain: Any) -> bytes:
         buffer = BytesIO()
@@ -245,17 +248,23 @@ class AvroCodec:
         return buffer.getvalue()
 
     def decode(self, payload: bytes, written_with: bytes | None) -> Any:
-        """What `payload` holds, as this definition has it. Raises ValueError."""
+        """Decode a payload to this definition. Raises ValueError.
+
+        `written_with` is the definition that it was written with, or None if it was this one.
+        """
         if written_with is None:
             return self._read(payload, self._own, None)
         if written_with not in self._pairs:
-            writer = json.loads(written_with)
-            reader = named_as(self._definition, writer)
-            self._pairs[written_with] = (
-                self._fastavro.parse_schema(writer),
-                self._fastavro.parse_schema(reader),
-            )
+            self._pairs[written_with] = self._pair(avro.parse(written_with))
         return self._read(payload, *self._pairs[written_with])
+
+    def _pair(self, writer: avro.AvroType) -> tuple[Any, Any]:
+        """Return the parsed writer's and reader's schemas. The reader's has the writer's name as an alias."""
+        aliases = {"aliases": [writer.full_name]} if isinstance(writer, avro.Record) else {}
+        return (
+            self._fastavro.parse_schema(avro.writer_json(writer)),
+            self._fastavro.parse_schema({**self._definition, **aliases}),
+        )
 
     def _read(self, payload: bytes, writer: Any, reader: Any) -> Any:
         try:
@@ -268,18 +277,18 @@ class AvroCodec:
             self._fastavro.read.SchemaResolutionError,
         ) as error:
             raise ValueError(
-                f"the bytes do not fit the Avro schema: {type(error).__name__} {error}"
+                f"the message does not match the Avro schema: {type(error).__name__} {error}"
             ) from None
 
 
 def key_and_value(pair: pb.Schema) -> tuple[pb.Schema, pb.Schema]:
-    """The two schemas of one of keys and values. Raises ValueError."""
+    """Split a key-value schema into the schemas of keys and values. Raises ValueError."""
     kinds = {name: number for number, name in _KIND_NAMES.items()}
     found = []
     for which, data in zip(("key", "value"), _parts(pair.schema_data), strict=True):
         name = _property(pair, f"{which}.schema.type")
         if name not in kinds:
-            raise ValueError(f"the {which} has the schema {name}, which is not read here")
+            raise ValueError(f"the {which} has the schema type {name}, which is not supported")
         number: Any = kinds[name]
         found.append(pb.Schema(name=which, schema_data=data, type=number))
     return found[0], found[1]
@@ -294,18 +303,7 @@ def _no_schema() -> pb.Schema:
     return pb.Schema(name="", schema_data=b"", type=pb.Schema.Bytes)
 
 
-def _joined(key: bytes, value: bytes) -> bytes:
-    return b"".join(len(part).to_bytes(4, "big") + part for part in (key, value))
-
-
 def _parts(data: bytes) -> tuple[bytes, bytes]:
-    """The two parts that `_joined` put together. Raises ValueError."""
-    parts, at = [], 0
-    for _ in range(2):
-        size = int.from_bytes(data[at : at + 4], "big")
-        size = 0 if size == _ABSENT else size
-        parts.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    if at != len(data):
-        raise ValueError("a pair of key and value does not fill its bytes")
-    return parts[0], parts[1]
+    """Split a pair into key and value, each empty if it is null. Raises ValueError."""
+    key, value = split(data)
+    return key or b"", value or b""

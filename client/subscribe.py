@@ -1,4 +1,4 @@
-"""How a consumer subscribes: what its user chose, and the SUBSCRIBE that says so."""
+"""Subscription options of a consumer, and the SUBSCRIBE command for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.wire import pulsar_pb2 as pb
 
 @dataclass(frozen=True)
 class SubscribeAs:
-    """`start` is where a subscription that is new begins, or any that is not durable."""
+    """Subscription options. A new or non-durable subscription begins at `start`."""
 
     subscription: str
     type: pb.CommandSubscribe.SubType
@@ -20,21 +20,24 @@ class SubscribeAs:
     durable: bool = True
     compacted: bool = False
     priority: int = 0
-    """Of shared subscriptions: consumers of a level get messages when those of the levels before have no room."""
+    """Priority level on shared subscriptions: level 1 gets messages only while no consumer of level 0 has permits."""
     key_ranges: tuple[tuple[int, int], ...] = ()
-    """Key-shared: the hashes that this consumer wants, both ends inclusive; none: the broker dispatches them."""
+    """Key-shared: the hash ranges for this consumer, both ends inclusive; if empty, the broker assigns hashes."""
     create: bool = True
-    """A topic that is not there is made."""
+    """Create the topic if it does not exist."""
 
     @property
     def dispatches_singly(self) -> bool:
-        """The broker dispatches messages to several consumers, and takes single ones back."""
+        """True for shared and key-shared subscriptions, where the broker redelivers single entries."""
         return self.type in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
 
     def request(
         self, topic: str, consumer_id: int, request_id: int, start: MessageId, inclusive: bool
     ) -> pb.CommandSubscribe:
-        """The SUBSCRIBE for one topic; one that is not durable begins after `start`, or at it."""
+        """Return the SUBSCRIBE for one topic.
+
+        A non-durable subscription begins after `start`, or at it if `inclusive`.
+        """
         earliest = start == EARLIEST
         body = pb.CommandSubscribe(
             topic=topic,
@@ -50,7 +53,7 @@ class SubscribeAs:
             initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
         )
         if not self.durable:
-            # With a batch index the broker begins *at* the entry, without one after it.
+            # The broker starts at the entry if the id has a batch index, and after it otherwise.
             if inclusive and start.entry_id >= 0:
                 start = start._replace(batch_index=max(0, start.batch_index))
             body.start_message_id.CopyFrom(start.to_wire())

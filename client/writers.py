@@ -1,7 +1,6 @@
-"""The schemas that a topic's messages were written with, by version; each is fetched once, when it is first met.
+"""Schemas that a topic's messages were written with, by version; each is fetched once, on its first use.
 
-Messages of a version that is not here yet wait, and with them what came after: order goes before speed, and it is
-once a version.
+Messages whose schema is being fetched wait, and so do all messages after them, to keep the order.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from quire.client.connection import Connection
+from quire.client.acknowledging import Attached
 from quire.client.schema import Schema
 from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
@@ -23,16 +22,8 @@ PAUSE_S: Final = 0.5
 _log = logging.getLogger(__name__)
 
 
-class Attached(Protocol):
-    """The consumer that asks."""
-
-    topic: str
-
-    async def attached(self) -> Connection: ...
-
-
 class Writers:
-    """`found` is called when one is here."""
+    """Schemas of one topic's messages, by version. `found` is called after each fetch."""
 
     def __init__(self, end: Attached, schema: Schema[Any], tasks: Tasks, found: Callable[[], None]) -> None:
         self._end = end
@@ -43,7 +34,7 @@ class Writers:
         self._asked: set[bytes] = set()
 
     def has(self, version: bytes) -> bool:
-        """Whether messages of the version can be decoded now; if not, it is being asked for."""
+        """Return whether messages of the version can be decoded now; if not, start fetching its schema."""
         if not self._needs_writer or not version or version in self._known:
             return True
         if version not in self._asked:
@@ -52,7 +43,7 @@ class Writers:
         return False
 
     def get(self, version: bytes) -> pb.Schema | None:
-        """None: the messages were written without one, or the broker does not know it any more."""
+        """Return the schema of a version; None if messages have no schema, or the broker no longer has it."""
         return self._known.get(version)
 
     async def _fetch(self, version: bytes) -> None:
@@ -64,14 +55,14 @@ class Writers:
                 _log.debug("%s", error)
                 await asyncio.sleep(PAUSE_S)
             except QuireError as error:
-                _log.warning("%s; its messages are read with the consumer's own schema", error)
+                _log.warning("%s; messages of this version are decoded with the consumer's own schema", error)
                 self._known[version] = None
                 break
         self._found()
 
     async def _ask(self, version: bytes) -> pb.Schema:
         answer = await (await self._end.attached()).request(
-            f"asking for schema version {version.hex()} of {self._end.topic}",
+            f"getting schema version {version.hex()} of {self._end.topic}",
             lambda request_id: commands.ask_schema(request_id, self._end.topic, version),
             pb.CommandGetSchemaResponse,
         )

@@ -1,5 +1,6 @@
-"""The parts of `quire demo`, which publishes, kills, recovers, archives and reads back with Spark.
+"""Components of `quire demo`, which publishes messages, kills the server, restarts it, archives, and reads with Spark.
 
-`proof` (what must agree), `server` (a `quire standalone` that is killed), `clients` (stock clients on threads),
-`spark`. `cli/demo.py` tells the story.
+`proof` contains the counts that must be equal. `server` runs the `quire standalone` that is killed, `clients` runs
+stock Pulsar clients in threads, and `spark` runs the Spark session. `cli/demo.py` runs the steps and prints their
+results.
 """

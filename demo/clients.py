@@ -1,6 +1,6 @@
-"""The demo's clients: the stock Pulsar client, one producer and several consumers of a shared subscription.
+"""Clients of the demo: one producer and several consumers of a shared subscription, with the stock Pulsar client.
 
-Everything here runs in threads: the stock client blocks, and its callbacks come on a thread of its own.
+They run in threads, because the stock client blocks; it calls callbacks in a thread of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from quire.runtime.errors import Unavailable
 
 BATCH_MESSAGES_MAX = 1000
 WAIT_S = 120.0
-"""Beyond what the whole job takes; who waits this long waits for something lost."""
+"""Timeout in seconds of each wait, longer than the whole demo takes: if it expires, a message was lost."""
 
 
 @contextmanager
 def connect(service_url: str, log: Path) -> Iterator[pulsar.Client]:
-    """A stock client that tells its troubles to a file."""
+    """Connect a stock client that logs its warnings to a file."""
     client = pulsar.Client(service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log)))
     try:
         yield client
@@ -34,12 +34,12 @@ def connect(service_url: str, log: Path) -> Iterator[pulsar.Client]:
 
 
 def check(key: str, line: bytes) -> int:
-    """A message's share in the checksum of a multiset; Spark computes the same."""
+    """Return a message's CRC32, to be summed for the checksum of a `Multiset`. Spark computes the same sum."""
     return crc32(b"%s\0%s" % (key.encode(), line))
 
 
 class Publisher:
-    """Publishes (key, line) pairs in batches from a thread of its own and counts the receipts."""
+    """Producer of (key, line) pairs in batches, in its own thread; it counts the receipts."""
 
     def __init__(self, client: pulsar.Client, topic: str, texts: Sequence[tuple[str, bytes]]) -> None:
         self._texts = texts
@@ -65,15 +65,15 @@ class Publisher:
         self._thread.start()
 
     def wait_for(self, receipts: int) -> None:
-        """Until that many are acknowledged. Raises `Unavailable` when one was refused."""
+        """Wait for this number of receipts. Raises `Unavailable` if a message was refused, or after `WAIT_S`."""
         until = time.monotonic() + WAIT_S
         while self._receipts[0] < receipts:
             if self._failed or time.monotonic() > until:
-                raise Unavailable(f"publishing stopped: {self._failed or 'no receipts any more'}")
+                raise Unavailable(f"publishing failed: {self._failed or 'receipts are missing'}")
             time.sleep(0.005)
 
     def join(self) -> None:
-        """Until everything is acknowledged."""
+        """Wait until all messages have receipts, and close the producer."""
         self._thread.join()
         self.wait_for(len(self._texts))
         self._producer.close()
@@ -99,7 +99,7 @@ class Publisher:
 
 
 class Consumers:
-    """Consumers of one shared subscription, each in a thread; a message that comes again is counted once."""
+    """Consumers of one shared subscription, each in its own thread; redelivered messages are counted once."""
 
     def __init__(self, client: pulsar.Client, topic: str, subscription: str, count: int) -> None:
         self._seen: set[tuple[int, int, int]] = set()
@@ -129,7 +129,7 @@ class Consumers:
         return Multiset(len(self._seen), self._checksum)
 
     def wait_for(self, messages: int) -> None:
-        """Until that many different messages have come. Raises `Unavailable`."""
+        """Wait for this number of distinct messages. Raises `Unavailable` after `WAIT_S`."""
         until = time.monotonic() + WAIT_S
         while len(self._seen) < messages:
             if time.monotonic() > until:
@@ -137,7 +137,7 @@ class Consumers:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop the threads; closing a consumer sends the acknowledgements that it still gathers."""
+        """Stop the threads and close the consumers, which sends their pending acknowledgements."""
         self._stop.set()
         for thread in self._threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""The demo's proof: five countings of the same messages, equal in number and in content."""
+"""Result of the demo: counts of the same messages by up to five parties, which must be equal in number and checksum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Multiset:
-    """How many messages, and the sum of CRC32(key + NUL + line) over them."""
+    """Number of messages, and the sum of CRC32(key + NUL + line) over them."""
 
     messages: int = 0
     checksum: int = 0
@@ -15,7 +15,7 @@ class Multiset:
 
 @dataclass
 class Proof:
-    """What each party counted. `spark` and `streamed` stay None when Spark cannot run here."""
+    """Counts of all parties. `spark` and `streamed` are None where Spark cannot run."""
 
     published: Multiset = field(default_factory=Multiset)
     acknowledged: Multiset = field(default_factory=Multiset)
@@ -38,5 +38,5 @@ class Proof:
 
     @property
     def agrees(self) -> bool:
-        """Whether all that were asked counted the same, and nothing is left to consume."""
+        """True if all parties counted the same messages, at least one, and the backlog is empty."""
         return len(set(self.parties.values())) == 1 and self.published.messages > 0 and self.backlog == 0

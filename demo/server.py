@@ -1,4 +1,4 @@
-"""The demo's server: a real `quire standalone` process that is killed and started again on its data and ports."""
+"""Server of the demo: a `quire standalone` process, which is killed and restarted with the same data and ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ STOP_S = 20.0
 
 
 class DemoServer:
-    """One data directory and, from the first start on, one pair of ports. Leaving the `with` ends the process."""
+    """Server process with one data directory; its ports are fixed after the first start.
+
+    Leaving the `with` block kills the process.
+    """
 
     def __init__(self, quire: Sequence[str], directory: Path) -> None:
         self._quire = quire
@@ -27,7 +30,7 @@ class DemoServer:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> float:
-        """Start and wait until it is ready; the seconds that took. Raises `Unavailable`."""
+        """Start the server and wait until it is ready; return the time taken in seconds. Raises `Unavailable`."""
         began = time.monotonic()
         listen, http = (url.partition("://")[2] for url in (self.service_url, self.http_url))
         flags = ["--data", str(self.data), "--listen", listen, "--http", http, "--deduplication", "true"]
@@ -41,16 +44,18 @@ class DemoServer:
         assert self._process.stdout is not None
         words = self._process.stdout.readline().split()
         if words[:1] != ["ready"]:
-            raise Unavailable(f"the demo's server did not start: {self._last_words()}")
+            raise Unavailable(
+                f"the demo's server did not start; the last line of its log: {self._last_words()}"
+            )
         self.service_url, self.http_url = words[1:3]
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would end it."""
+        """Kill the process with SIGKILL to simulate a crash."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> float:
-        """SIGTERM; the seconds until it was gone."""
+        """Stop the process with SIGTERM; return the time taken in seconds."""
         return self._end(signal.SIGTERM)
 
     def _end(self, how: signal.Signals) -> float:
@@ -66,7 +71,7 @@ class DemoServer:
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "(empty)"
 
     def __enter__(self) -> Self:
         return self

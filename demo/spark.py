@@ -1,4 +1,4 @@
-"""The demo's Spark: a local session that reads the whole history, and streams it into another topic."""
+"""Spark session of the demo: it reads the whole history of a topic, and streams it into another topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[Any]]]
 
 
 class History:
-    """One topic as Spark sees it. Leaving the `with` ends the session."""
+    """Spark session for reading one topic. Leaving the `with` block stops the session."""
 
     def __init__(self, http_url: str, topic: str) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -36,7 +36,7 @@ class History:
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
-        self._spark.dataSource.register(DefaultSource)  # an editable install hides it from Spark's own search
+        self._spark.dataSource.register(DefaultSource)
         self._http_url, self._topic = http_url, topic
 
     def _read(self, columns: str, **options: Any) -> DataFrame:
@@ -46,7 +46,7 @@ class History:
         return reader.load()
 
     def count_and_checksum(self, topic: str | None = None) -> tuple[int, int]:
-        """The rows of `topic`, or of the history itself, and the sum of CRC32(key + NUL + value)."""
+        """Count the rows of `topic` (by default, of the session's topic), and sum their CRC32(key + NUL + value)."""
         share = f.crc32(f.concat(f.col("key"), f.lit(b"\0"), f.col("value")))
         read = self._read("key,value", **({} if topic is None else {"topic": topic}))
         row = read.agg(f.count("*"), f.sum(share)).first()
@@ -54,7 +54,7 @@ class History:
         return int(row[0]), int(row[1] or 0)
 
     def stream_into(self, topic: str, checkpoint: Path) -> int:
-        """Copy the history into `topic`, each message once, as a stream of micro-batches; how many those were."""
+        """Stream the history into `topic`, each message once; return the number of micro-batches."""
         read = self._spark.readStream.format("quire").option("service_url", self._http_url)
         read = read.option("topic", self._topic).option("max_rows_per_trigger", STREAM_ROWS_PER_TRIGGER)
         write = read.load().select("key", "value").writeStream.format("quire")
@@ -70,7 +70,7 @@ class History:
         return 0 if progress is None else int(progress["batchId"]) + 1
 
     def tables(self, killed_ms: int) -> list[Table]:
-        """Title, columns and rows: lines per module, the longest lines, two ranges of time."""
+        """Return tables (title, columns, rows): lines per module, the longest lines, lines by time range."""
         return [self._per_module(), self._longest(), self._by_time(killed_ms)]
 
     def _per_module(self) -> Table:
@@ -86,7 +86,7 @@ class History:
         return "The longest lines", ("file", "length", "begins"), shown
 
     def _by_time(self, killed_ms: int) -> Table:
-        """Two half-open ranges that meet, so together they are everything."""
+        """Return the table of the two time ranges before and after the kill, which together contain all messages."""
         ranges = {"before the kill": {"end": killed_ms}, "after it": {"start": killed_ms}}
         time = f.date_format("publish_time", "HH:mm:ss.SSS")
         rows = []

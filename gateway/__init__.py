@@ -1,6 +1,6 @@
-"""The gateway: one public address before brokers that clients cannot reach by name. It keeps nothing.
+"""Gateway: a stateless proxy with one public address, for clients that cannot reach brokers by name.
 
-Read `brokers` (who may be reached), `frames` and `relay` (bytes both ways), `lookups` (questions on behalf of a
-client), `login` (who a client is), `connection` (a client's first command decides which), `http`, `gateway` (joins
-them).
+Start with `brokers` (the registered brokers), `frames` and `relay` (forwarding of bytes), `lookups` (a client's
+lookups), `login` (authentication), `connection` (a client's connection), `http` (the REST interface), and `gateway`
+(joins them).
 """

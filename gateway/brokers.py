@@ -1,6 +1,6 @@
-"""Which brokers there are: the only addresses that a gateway ever connects to.
+"""Registered brokers, the only addresses that a gateway connects to.
 
-Followed in the metadata store; when that cannot be read, what was known last is still answered.
+The list follows the metadata store; while the store is unreadable, the last list is used.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from quire.security.tls import FollowedContext
 
 
 def host_and_port(url: str) -> str:
-    """`pulsar://broker:6650` or `broker:6650` as `broker:6650`."""
+    """Return `broker:6650` for `pulsar://broker:6650` or `broker:6650`."""
     return url.partition("://")[2] or url
 
 
 class Brokers:
-    """The registered brokers."""
+    """List of the registered brokers."""
 
     def __init__(
         self, store: MetadataStore, rng: Random, gone: Callable[[str], None], tls: FollowedContext | None
     ) -> None:
-        """`gone` is told the address of a broker that is no longer registered; `tls`: brokers are called by it."""
+        """Create an empty list.
+
+        `gone` is called with the address of a broker that is no longer registered. `tls` is the context for connections
+        to brokers by TLS.
+        """
         self._gone = gone
         self._rng = rng
         self.tls = tls
@@ -38,7 +42,7 @@ class Brokers:
         self._known: list[BrokerRecord] = []
 
     async def start(self) -> None:
-        """Read who is there and follow it. Raises `Unavailable`."""
+        """Read the registered brokers, and follow changes. Raises `Unavailable`."""
         await self._followed.start()
 
     async def stop(self) -> None:
@@ -51,33 +55,36 @@ class Brokers:
             if not self.knows_service(address):
                 self._gone(address)
 
-    # -- who is there ----------------------------------------------------------------------------------
+    # -- the registered brokers ----------------------------------------------------------------------------------
 
     def all(self) -> Sequence[BrokerRecord]:
         return self._known
 
     def choose(self, but: str = "") -> BrokerRecord:
-        """Any broker, another one than that at the address `but` where there is one. Raises `Unavailable`."""
+        """Return a random broker, but not the one at the address `but` if there is another. Raises `Unavailable`."""
         if not self._known:
-            raise Unavailable("no broker is registered in the metadata store; is one running?")
+            raise Unavailable(
+                "no broker is registered in the metadata store; start one, or check the gateway's --metadata"
+            )
         others = [one for one in self._known if self.address_of(one) != but]
         return self._rng.choice(others or self._known)
 
     def address_of(self, broker: BrokerRecord) -> str:
-        """The URL at which this gateway reaches it: by TLS where both can."""
+        """Return the URL at which the gateway connects to a broker: by TLS if both support it."""
         return (
             broker.service_url_tls if broker.service_url_tls and self.tls is not None else broker.service_url
         )
 
     def http_url_of(self, broker: BrokerRecord) -> str:
-        """The same for its REST interface, without a slash at its end."""
+        """Return the URL of a broker's REST interface, without a trailing slash."""
         is_tls = broker.http_url_tls and self.tls is not None
         return (broker.http_url_tls if is_tls else broker.http_url).rstrip("/")
 
     def address(self, url: str) -> str:
-        """The URL at which the broker is reached that clients know by `url` (scheme left out or not).
+        """Return the URL at which the gateway connects to the broker whose URL for clients is `url`.
 
-        It may be the URL of one of its listeners, which leads there from other networks only; empty: a stranger's.
+        `url` may lack the scheme, and may be the URL of an advertised listener. Returns "" if no registered broker has
+        it.
         """
         wanted = host_and_port(url)
         for one in self._known:
@@ -87,11 +94,11 @@ class Brokers:
         return ""
 
     def knows_service(self, url: str) -> bool:
-        """Whether `url` (scheme left out or not) is a registered broker's address for clients."""
+        """Return whether `url` (with or without scheme) is a registered broker's address for clients."""
         return bool(self.address(url))
 
     def knows_http(self, url: str) -> bool:
-        """Whether `url` leads to a registered broker's REST interface."""
+        """Return whether `url` is a registered broker's REST interface."""
         origin = urlsplit(url)[:2]
         return any(
             origin == urlsplit(known)[:2]

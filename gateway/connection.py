@@ -1,16 +1,16 @@
-"""One client connection. Its CONNECT decides what it is.
+"""A client's connection to the gateway. Its CONNECT selects between a relay and lookups.
 
-    CONNECT with proxy_to_broker_url   a relay: the CONNECT goes on to that broker, then bytes both ways as they are
-    CONNECT without                    questions only, which are put to brokers; see `lookups`
+    CONNECT with proxy_to_broker_url   relay: forward the CONNECT to that broker, then all bytes in both directions
+    CONNECT without                    lookups only, which the gateway forwards to brokers; see `lookups`
 
-Only registered brokers are ever connected to, whatever a client names: a gateway is no door into their network.
-Where clients log in here (`login`), the CONNECT that goes on has the gateway's credentials and the client's role;
-elsewhere the client's own travel in it to the broker, which judges them.
+The gateway connects only to registered brokers, so clients cannot use it to reach other hosts of the brokers' network.
+If clients log in at the gateway (`login`), the forwarded CONNECT has the gateway's credentials and the client's role;
+otherwise it carries the client's own credentials to the broker, which verifies them.
 
-A client is not read (`Stop`) while its CONNECT is being answered, while it does not read its answers, while many of
-its questions are open, and for a moment when it asks more in a second than it may; long answers are fetched one after
-the other, and only for a client that reads. One that does not say CONNECT in time, or no longer answers a PING, is
-gone. Along a relay it is the broker that pings.
+The gateway pauses reading from a client (`Stop`) while its CONNECT is processed, while it does not read its responses,
+while too many of its requests are open, and briefly when it exceeds its request rate. Long responses are fetched one at
+a time, and only while the client reads. A client that does not send CONNECT in time, or no longer answers a PING, is
+disconnected. In a relay, the broker sends the pings.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any, Final, Protocol, cast
 from quire.gateway.brokers import Brokers
 from quire.gateway.frames import QUESTION_BYTES_MAX, CommandCutter
 from quire.gateway.login import Proxy
-from quire.gateway.lookups import ANSWER_OF, Lookups, dial, whole
+from quire.gateway.lookups import ANSWER_OF, Lookups, dial_until_deadline
 from quire.gateway.relay import keep_tcp_alive, splice
-from quire.runtime.errors import ProtocolError, QuireError, TooMany, Unavailable
+from quire.runtime.errors import ProtocolError, QuireError, TooMany
 from quire.runtime.limits import HANDSHAKE_S, KIB
 from quire.runtime.network import peer_address
-from quire.runtime.request_rate import RequestRate
+from quire.runtime.rate_queue import RequestRate
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import peer_certificate
 from quire.security.connections import Connections
@@ -45,24 +45,19 @@ from quire.wire.error_codes import code_of
 log = logging.getLogger(__name__)
 
 QUESTIONS_MAX: Final = 1_000
-"""Open questions of one client."""
+"""Maximum number of open requests of one client."""
 
 LONG: Final = frozenset((pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, pb.BaseCommand.GET_SCHEMA))
-"""What has long answers. All others are short, also together."""
+"""Requests whose responses may be long. Responses to a client's other requests are short, even together."""
 
 WRITE_HIGH_BYTES: Final = 256 * KIB
 
-DIAL_S_MAX: Final = 8.0
-"""Below the 10 s after which stock clients give a connection up."""
-
-RETRY_S: Final = 0.1
-
 LOOK_S_MAX: Final = 86_400.0
-"""A connection whose credentials hold longer is closed once a day: a timer is not for years."""
+"""Maximum seconds after which a connection with expiring credentials is closed, even if they expire later."""
 
 
 def _hello(body: pb.CommandConnect) -> bytes:
-    return whole(Command(pb.BaseCommand.CONNECT, body))
+    return commands.whole(pb.BaseCommand.CONNECT, body)
 
 
 def _hello_for(proxy: Proxy, body: pb.CommandConnect, identity: Identity) -> bytes:
@@ -70,7 +65,7 @@ def _hello_for(proxy: Proxy, body: pb.CommandConnect, identity: Identity) -> byt
 
 
 class Stop(Flag):
-    """Why a client is not read; see the top of the file."""
+    """Reason to pause reading from a client; see the top of the file."""
 
     CONNECTING = auto()
     UNREAD = auto()
@@ -79,25 +74,25 @@ class Stop(Flag):
 
 
 class Host(Protocol):
-    """The gateway, as its connections see it."""
+    """Interface of the gateway to its connections."""
 
     brokers: Brokers
     proxy: Proxy | None
     tasks: Tasks
     connections: Connections[Connection]
     requests_per_s: int
-    """That a client may make; 0: any number."""
+    """Maximum requests per second of one client; 0: no limit."""
 
     def opened(self, connection: Connection, address: str) -> None:
-        """Raises `TooMany`."""
+        """Count a new connection. Raises `TooMany`."""
         ...
 
     def too_fast(self) -> None:
-        """A client makes more requests than it may. Count it."""
+        """Count a client that exceeds its request rate."""
         ...
 
     def refused(self, error: TooMany) -> None:
-        """Count it."""
+        """Count a connection refused because of a limit."""
         ...
 
     def closed(self, connection: Connection) -> None: ...
@@ -105,7 +100,7 @@ class Host(Protocol):
     def relay_begins(
         self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport
     ) -> Callable[[], None]:
-        """Returns what to call when it ends."""
+        """Count a relay between `client` and `broker`; return the function to call when the relay ends."""
         ...
 
     def relayed(self, size_bytes: int) -> None: ...
@@ -129,31 +124,29 @@ class Connection(asyncio.Protocol):
         self._handshake: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self.identity: Identity | None = None
-        """None where nobody logs in, and until CONNECT comes."""
+        """Identity of the client; None without authentication, and before CONNECT."""
         self._was_heard = True
         self._was_pinged = False
         self._unsent_bytes = 0
-        """What the write buffer held when we last looked whether the client reads."""
+        """Bytes in the write buffer at the last check of whether the client reads."""
 
     @property
     def address(self) -> str:
         """`/host:port` of the client."""
         return peer_address(self._transport)
 
-    # -- what asyncio calls ----------------------------------------------------------------------------
+    # -- callbacks of asyncio ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         keep_tcp_alive(self._transport)
-        self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
+        late = ProtocolError(f"no CONNECT was received within {HANDSHAKE_S:g} s")
+        self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.refuse, late)
         try:
             self._host.opened(self, self.address)
         except TooMany as error:
             self.refuse(error)
-
-    def _expect_connect(self) -> None:
-        self.refuse(ProtocolError(f"no CONNECT came within {HANDSHAKE_S:g} s"))
 
     def data_received(self, data: bytes) -> None:
         self._was_heard = True
@@ -183,7 +176,10 @@ class Connection(asyncio.Protocol):
         self._host.closed(self)
 
     def keep_alive(self) -> None:
-        """To be called once per interval: ping after a silent one, end after two. Reading answers counts as a word."""
+        """Send a ping after an interval without activity, and disconnect after another one.
+
+        Reading responses also counts as activity.
+        """
         transport = self._transport
         if self._lookups is None or transport is None or Stop.CONNECTING in self._stops:
             return
@@ -195,7 +191,7 @@ class Connection(asyncio.Protocol):
             self._write(commands.PING)
             unsent = transport.get_write_buffer_size()
         else:
-            log.info("closing a client's connection: silent since it was pinged")
+            log.info("closing the connection of %s, which did not answer a ping", self.address)
             transport.abort()
         self._unsent_bytes = unsent
 
@@ -218,7 +214,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self, why: Stop) -> None:
-        """What was read before comes first, and may be a reason to stop again."""
+        """Remove a reason to pause. Buffered commands are processed first, which may pause reading again."""
         if why not in self._stops:
             return
         self._stops &= ~why
@@ -237,7 +233,9 @@ class Connection(asyncio.Protocol):
             self._write(commands.PONG)
         elif command.kind not in (pb.BaseCommand.PONG, pb.BaseCommand.AUTH_RESPONSE):
             name = pb.BaseCommand.Type.Name(command.kind)
-            raise ProtocolError(f"{name} needs a broker: look the topic up, then connect with its URL")
+            raise ProtocolError(
+                f"{name} is not allowed on a lookup connection: look the topic up, then connect with the broker's URL"
+            )
 
     def _connect(self, command: Command) -> None:
         body = command.body
@@ -247,14 +245,14 @@ class Connection(asyncio.Protocol):
         body.ClearField("proxy_to_broker_url")
         address = self._host.brokers.address(target)
         if target and not address:
-            raise ProtocolError(f"{target} is no registered broker; look the topic up again")
+            raise ProtocolError(f"{target} is not a registered broker; look the topic up again")
         if self._handshake is not None:
             self._handshake.cancel()
         self._stop(Stop.CONNECTING)
         self._start(self._log_in(body, address))
 
     async def _log_in(self, body: pb.CommandConnect, address: str) -> None:
-        """Look at the credentials, where that is done here; then relay to `address`, or take questions."""
+        """Authenticate the client, if the gateway is configured to; then relay to `address`, or answer lookups."""
         proxy, transport = self._host.proxy, self._transport
         hello: Callable[[], bytes] = partial(_hello, body)
         identity = None
@@ -269,7 +267,7 @@ class Connection(asyncio.Protocol):
         await (self._relay(address, hello()) if address else self._begin(hello))
 
     def _end_with(self, identity: Identity) -> None:
-        """Its client comes back with new credentials when these expire."""
+        """Close the connection when its credentials expire; the client reconnects with new ones."""
         if identity.expires_ms is not None:
             left_s = identity.expires_ms / 1000 - time.time()
             self._expiry = asyncio.get_running_loop().call_later(
@@ -277,15 +275,15 @@ class Connection(asyncio.Protocol):
             )
 
     async def _relay(self, address: str, hello: bytes) -> None:
-        broker = await self._dial_until_deadline(address)
+        broker = await dial_until_deadline(address, self._host.brokers)
         client = self._transport
         assert client is not None
         if client.is_closing() or broker.is_closing():
             broker.close()
             client.close()
             return
-        self._rate = None  # The broker counts what comes along the relay.
-        # Nothing is awaited from here on, so no byte can come between.
+        self._rate = None  # the broker limits the request rate of relayed commands
+        # No `await` from here on, so that no bytes can arrive in between.
         broker.write(hello + self._cutter.take_rest())
         ended = self._host.relay_begins(self, address, client, broker)
 
@@ -297,27 +295,10 @@ class Connection(asyncio.Protocol):
         splice(client, broker, self._host.relayed, over)
         client.resume_reading()
 
-    async def _dial_until_deadline(self, address: str) -> asyncio.Transport:
-        """Try as long as the broker is registered and a client waits. Raises `Unavailable`.
-
-        A broker that was killed is named by lookups until its session is over. A client that is refused at once
-        waits longer from time to time, and would be late when its topic is served again; one that is held here
-        comes back in the same moment.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DIAL_S_MAX
-        while True:
-            try:
-                return await dial(address, asyncio.Protocol, self._host.brokers.tls)
-            except Unavailable:
-                if loop.time() > deadline or not self._host.brokers.knows_service(address):
-                    raise
-            await asyncio.sleep(RETRY_S)
-
     async def _begin(self, hello: Callable[[], bytes]) -> None:
         self._lookups = Lookups(self._host.brokers, hello)
         welcome = await self._lookups.begin()
-        self._write(whole(welcome))
+        self._write(commands.whole(*welcome))
         if welcome.kind != pb.BaseCommand.CONNECTED:
             self.close()
             return
@@ -350,14 +331,14 @@ class Connection(asyncio.Protocol):
         except QuireError as error:
             self.refuse(error)
 
-    # -- out -------------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def refuse(self, error: QuireError) -> None:
-        """Say what is wrong and close."""
+        """Send the error to the client, and close its connection."""
         if isinstance(error, TooMany):
             self._host.refused(error)
         log.info("closing a client's connection: %s", error)

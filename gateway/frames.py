@@ -1,7 +1,7 @@
-"""Commands without payload out of a stream of bytes, for connections that carry only questions and answers.
+"""Parser of commands without payload, for connections that carry only requests and responses.
 
-The data path has its own cutter (`quire.wire.frame`); here a connection sends a few commands in its life, and what
-matters is that the bytes after one that was cut can be had back, to be passed on as they are.
+The data path has its own parser (`quire.wire.frame`). This one is for connections with few commands, and can return the
+bytes after the last parsed command, to be forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from quire.wire.commands import Command, parse
 
 _SIZES = Struct(">II")
 ANSWER_BYTES_MAX = 5 * MIB
-"""Lists of a namespace's topics are the longest there are."""
+"""Maximum size of a response; lists of a namespace's topics are the longest."""
 
 QUESTION_BYTES_MAX = HANDSHAKE_BYTES_MAX
-"""A client's CONNECT, with its credentials, and the questions that it asks."""
+"""Maximum size of a client's CONNECT, with its credentials, and of its requests."""
 
 
 class CommandCutter:
-    """Bytes in, commands out. Raises `ProtocolError` for what is no frame without payload."""
+    """Parser from bytes to commands. Raises `ProtocolError` for frames with a payload."""
 
     def __init__(self, command_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self._buffer = bytearray()
@@ -31,12 +31,15 @@ class CommandCutter:
         self._buffer += data
 
     def next(self) -> Command | None:
-        """The next whole command, or None until more comes."""
+        """Return the next complete command, or None."""
         if len(self._buffer) < _SIZES.size:
             return None
         total, size = _SIZES.unpack_from(self._buffer)
         if size + 4 != total or size > self._command_bytes_max:
-            raise ProtocolError("only commands without payload may be sent here; connect to a broker first")
+            raise ProtocolError(
+                "only commands without payload are allowed on a lookup connection; "
+                "connect to the topic's broker to send messages"
+            )
         if len(self._buffer) < total + 4:
             return None
         raw = bytes(self._buffer[_SIZES.size : total + 4])
@@ -44,6 +47,6 @@ class CommandCutter:
         return parse(raw)
 
     def take_rest(self) -> bytes:
-        """All that was fed and not cut."""
+        """Return and remove all unparsed bytes."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return rest

@@ -1,4 +1,4 @@
-"""Joins a gateway's parts: who the brokers are, the clients' connections, the REST interface."""
+"""Process-wide parts of a gateway: the list of brokers, clients' connections, the REST interface."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from aiohttp import web
-
 from quire.gateway.brokers import Brokers
 from quire.gateway.connection import Connection
 from quire.gateway.http import make_app
 from quire.gateway.login import Proxy, proxy_of
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import TooMany
-from quire.runtime.http_door import HttpDoor
-from quire.runtime.limits import HTTP_SILENT_S
+from quire.runtime.http_server import HttpServer
 from quire.runtime.member import Member
 from quire.runtime.metrics import MetricSource, Values
 from quire.runtime.tasks import Tasks
@@ -34,10 +31,10 @@ BACKLOG = 1024
 OF_CONNECTIONS: Final = tuple(limit for limit in COUNTED if limit.startswith(("connections", "requests")))
 
 KEEP_ALIVE_S = 30.0
-"""A client that is silent for so long is pinged, and closed when it is silent for as long again."""
+"""Seconds without activity after which a client is pinged; after the same time again it is disconnected."""
 
 GONE_S = 3.0
-"""How long a broker that is no longer registered may take to end its clients' connections itself."""
+"""Seconds after which the relays to an unregistered broker are closed, if the broker has not closed them itself."""
 
 _Relay = tuple[asyncio.Transport, asyncio.Transport]
 
@@ -54,12 +51,15 @@ class Gateway:
         tls: FollowedContext | None = None,
         security: Security | None = None,
     ) -> None:
-        """`tls`: brokers that take it are called by it. `security`: clients log in here, if it says so."""
+        """Create a gateway.
+
+        `tls` is for connections to brokers that support it; `security` may require authentication.
+        """
         self.proxy = proxy_of(security)
         self.brokers = Brokers(store, rng, self._broker_gone, tls)
         self.tasks = Tasks("gateway")
         self.member = Member("gateway", "")
-        """This process, as it tells of itself; whoever starts one knows more of it."""
+        """Status of this process for `doctor` and support bundles; the code that starts the process adds to it."""
         self._more_metrics = more_metrics
         configuration = Configuration() if security is None else security.configuration
         self.requests_per_s = configuration.limits.requests_per_s
@@ -71,7 +71,7 @@ class Gateway:
         self._relayed_bytes = 0
         self._lookups = 0
         self._listeners: list[asyncio.Server | TlsListener] = []
-        self._http: web.AppRunner | None = None
+        self._http: HttpServer | None = None
 
     async def start(
         self,
@@ -80,21 +80,14 @@ class Gateway:
         clients_tls: TlsListener | None = None,
         rest_tls: TlsListener | None = None,
     ) -> None:
-        """Serve on what is bound. Raises `Unavailable` when the metadata store cannot be read."""
+        """Start serving on the bound sockets. Raises `Unavailable` if the metadata store cannot be read."""
         await self.brokers.start()
-        self._http = web.AppRunner(
-            make_app(self.brokers, self.metrics, self.proxy, self.member),
-            access_log=None,
-            shutdown_timeout=1.0,
-            keepalive_timeout=HTTP_SILENT_S,
-        )
-        await self._http.setup()
-        assert self._http.server is not None
-        door = HttpDoor(self._http.server)
+        self._http = HttpServer(make_app(self.brokers, self.metrics, self.proxy, self.member))
+        await self._http.start()
         if rest is not None:
-            self._listeners.append(await door.listen(rest))
+            self._listeners.append(await self._http.listen(rest))
         if rest_tls is not None:
-            rest_tls.start(door)
+            rest_tls.start(self._http)
         if clients is not None:
             loop = asyncio.get_running_loop()
             server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)
@@ -105,10 +98,10 @@ class Gateway:
         self.tasks.start(self._keep_alive(), "keep-alive")
         if self.proxy is not None:
             withdrawn = partial(self._end_withdrawn, self.proxy)
-            self.tasks.start_every(LOOK_EACH_S, withdrawn, "looking whether credentials count still")
+            self.tasks.start_every(LOOK_EACH_S, withdrawn, "check credentials")
 
     async def _end_withdrawn(self, proxy: Proxy) -> None:
-        """Close connections that were let in by what counts no longer, along relays, too."""
+        """Close connections and relays whose credentials were revoked."""
         await proxy.authentication.look()
         for connection in list(self.connections):
             if connection.identity is not None and not proxy.authentication.holds(connection.identity):
@@ -123,10 +116,14 @@ class Gateway:
                 connection.keep_alive()
 
     async def stop(self) -> None:
-        """Let clients go last: one that is refused comes back later each time, and a new gateway may start at once."""
+        """Stop the gateway, and disconnect clients last.
+
+        Clients reconnect at once, and back off if they are refused. So they are disconnected when a new gateway may
+        already be starting.
+        """
         await self.tasks.stop()
         if self._http is not None:
-            await self._http.cleanup()
+            await self._http.stop()
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
@@ -177,10 +174,10 @@ class Gateway:
         return ended
 
     def _broker_gone(self, address: str) -> None:
-        """Its session is over and its topics are, or will be, another broker's.
+        """Schedule closing the relays to a broker whose session has ended; other brokers take over its topics.
 
-        One that stops in good order ends its connections itself. One that hangs or was cut off does not, and its
-        clients would wait for it until their own time-outs.
+        A broker that shuts down closes its connections itself. A broker that hangs or is partitioned does not, and its
+        clients would wait for their own timeouts.
         """
         asyncio.get_running_loop().call_later(GONE_S, self._cut, address)
 

@@ -1,11 +1,16 @@
-"""The REST interface of the cluster at the gateway's address.
+"""REST interface of the cluster at the gateway's address.
 
-A request goes to any broker. One that is for another broker is answered with a redirect, which the gateway follows,
-for the client could not. Only registered brokers are followed to. Answers are streamed, so that reading blocks
-for Spark takes no memory here. The console (`/console`) is a broker's, too; its files are for everybody.
+A request is sent to any broker. If it is for another broker, the first one answers with a redirect, which the gateway
+follows, because the client might not reach that broker. Only redirects to registered brokers are followed. Responses
+are streamed, so that reading blocks for Spark takes little memory. The console (`/console`) is also served by a broker;
+its files are public.
 
-`/metrics` joins all brokers' metrics, each with a label `broker`, to the gateway's own. What this process tells of
-itself (`runtime/member`) is asked for with `?here=true`, by whom a broker takes for a superuser.
+The broker gets exactly the path that was matched here, in the client's encoding. A path with `.` or `..` segments,
+which a URL library would resolve, is refused. With authentication, a client's `Authorization` and
+`X-Original-Principal` never reach a broker. Requests for the console's files have neither header.
+
+`/metrics` has the gateway's own metrics and those of all brokers, with the label `broker`. Superusers get the status of
+the gateway process itself (`runtime/member`) with `?here=true`.
 """
 
 from __future__ import annotations
@@ -15,27 +20,34 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from ssl import SSLContext
 from typing import Final
+from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from quire.gateway.brokers import Brokers
-from quire.gateway.login import ORIGINAL_PRINCIPAL, Proxy
+from quire.gateway.login import ORIGINAL_PRINCIPAL, Proxy, without_credentials
 from quire.metadata.records import BrokerRecord
 from quire.runtime import exposition, probes
+from quire.runtime.csrf import ORIGIN_HEADERS, REFUSAL, is_cross_site
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
+from quire.runtime.http_headers import RawHeaders
+from quire.runtime.http_server import body_of, note_login
 from quire.runtime.member import DOCTOR, SUPPORT, Member
 from quire.runtime.metrics import MetricSource
 from quire.runtime.network import peer_address
-from quire.runtime.other_sites import REFUSAL, TOLD_BY, is_from_another_site
 from quire.runtime.slices import Slices
 from quire.runtime.tls import peer_certificate
+from quire.security.authentication import NONE
 
 log = logging.getLogger(__name__)
 
 FORWARDED: Final = ("/admin/v2/", "/admin/v3/", "/lookup/", "/quire/v1/")
 CONSOLE: Final = "/console{rest:(/.*)?}"
+CHALLENGE: Final = 'Bearer realm="quire", Basic realm="quire"'
+"""Challenge in a 401 response, the same as a broker's."""
 REQUEST_BYTES_MAX: Final = 1 << 20
 CHUNK_BYTES: Final = 1 << 18
 HOPS_MAX: Final = 8
@@ -44,16 +56,17 @@ METRICS_S: Final = 5.0
 WHO: Final = "/quire/v1/whoami"
 WHO_S: Final = 5.0
 
+_IS_ANONYMOUS: Final = web.RequestKey("is_anonymous", bool)
 _HOP_BY_HOP: Final = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization te trailers transfer-encoding upgrade host "
-    "content-length".split()
+    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    "upgrade host content-length".split()
 )
 
 
 def make_app(
     brokers: Brokers, own_metrics: MetricSource, proxy: Proxy | None = None, member: Member | None = None
 ) -> web.Application:
-    """The aiohttp application of one gateway, which is `member`."""
+    """Return the aiohttp application of the gateway process `member`."""
     application = web.Application(client_max_size=REQUEST_BYTES_MAX)
     member = member or Member("gateway", "")
     forwarding = Forwarding(brokers, proxy, {DOCTOR: member.doctor, SUPPORT: member.support})
@@ -71,21 +84,25 @@ def make_app(
 
 
 class Forwarding:
-    """Requests on their way to brokers."""
+    """Forwards requests to brokers."""
 
     def __init__(
         self, brokers: Brokers, proxy: Proxy | None, own: Mapping[str, Callable[[], Awaitable[object]]]
     ) -> None:
-        """`own`: what is answered here, by paths, when it is asked for `here`."""
+        """Create it. `own` contains the handlers of requests about this process (`?here=true`), by path."""
         self._brokers = brokers
-        self._proxy = proxy
+        self.proxy = proxy
         self._own = own
         self.client: aiohttp.ClientSession | None = None
 
     async def session(self, _: web.Application) -> AsyncIterator[None]:
-        """The connections to brokers, for as long as the application runs."""
+        """Keep the HTTP session for brokers open while the application runs."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=3, sock_read=60)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self.client:
+        async with aiohttp.ClientSession(
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),  # the client may not support this library's encodings
+        ) as self.client:
             yield
 
     @property
@@ -93,24 +110,31 @@ class Forwarding:
         return True if self._brokers.tls is None else self._brokers.tls.current()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Any request, whoever sends it; where clients log in here, it is asked first who that is."""
-        if is_from_another_site(request.method, request.headers):
+        """Authenticate the client if that is enabled, and answer its request."""
+        if is_cross_site(request.method, request.headers, request.query):
             return _refusal(403, REFUSAL)
         try:
-            headers = await self._presented(request)
+            headers = await self.presented(request)
         except (NotAuthenticated, NotAuthorized) as error:
             return _refusal(401 if isinstance(error, NotAuthenticated) else 403, str(error))
         except QuireError as error:
             return _refusal(503, str(error))
         own = self._own.get(request.path)
         if own is not None and request.query.get("here") == "true":
-            return await self._tell_own(headers, own)
-        return await self._forward(request, headers)
+            return await self._tell_own(headers, own, 401 if _is_anonymous(request) else 403)
+        try:
+            body = await body_of(request)
+        except QuireError as error:
+            return _refusal(503, str(error))
+        return await self._forward(request, headers, body)
 
     async def _tell_own(
-        self, headers: CIMultiDict[str], own: Callable[[], Awaitable[object]]
+        self, headers: CIMultiDict[str], own: Callable[[], Awaitable[object]], forbidden: int
     ) -> web.StreamResponse:
-        """A broker says who asks: this process may not know, and knows no superusers."""
+        """Return this process's status to a superuser; other clients get the HTTP status `forbidden`.
+
+        A broker identifies the client, because this process may be unable to, and does not know the superusers.
+        """
         assert self.client is not None
         try:
             url = f"{self._brokers.http_url_of(self._brokers.choose())}{WHO}"
@@ -119,41 +143,52 @@ class Forwarding:
             ) as answer:
                 said = await answer.json() if answer.status == 200 else {}
         except (QuireError, aiohttp.ClientError, TimeoutError, ValueError) as error:
-            return _refusal(503, f"no broker says who you are: {str(error) or 'no answer'}")
+            return _refusal(503, f"no broker could authenticate this client: {str(error) or 'no answer'}")
         if not said.get("isSuperuser"):
-            return _refusal(403, "only superusers may ask what a gateway tells of itself")
+            return _refusal(forbidden, "only superusers may read a gateway's status")
         return web.json_response({"members": [await own()], "silent": [], "unasked": []})
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """A file that everybody may have, so that who is to log in has a page to do so."""
-        return await self._forward(request, _end_to_end(request.headers))
+        """Serve a file of the console, without authentication; no body and no credentials are forwarded."""
+        return await self._forward(request, without_credentials(_end_to_end(request.headers)), b"")
 
-    async def _presented(self, request: web.Request) -> CIMultiDict[str]:
-        headers, proxy, transport = _end_to_end(request.headers), self._proxy, request.transport
+    async def presented(self, request: web.Request) -> CIMultiDict[str]:
+        """Return the headers for the broker. Raises `NotAuthenticated`, `NotAuthorized` or `Unavailable`."""
+        headers, proxy, transport = _end_to_end(request.headers), self.proxy, request.transport
         if proxy is None:
             return headers
         certificate, address = peer_certificate(transport), peer_address(transport)
         presented = proxy.authentication.in_request(request.headers, certificate, address)
         identity = await proxy.log_in(presented, request.headers.get(ORIGINAL_PRINCIPAL, ""))
+        request[_IS_ANONYMOUS] = identity.method in NONE
+        if not request[_IS_ANONYMOUS]:
+            note_login(request)
         return proxy.headers(headers, identity, presented.request)
 
-    async def _forward(self, request: web.Request, headers: CIMultiDict[str]) -> web.StreamResponse:
-        for told in TOLD_BY:
-            headers.popall(told, None)  # it is about the name that this gateway was asked by
-        body = await request.read()
+    async def _forward(
+        self, request: web.Request, headers: CIMultiDict[str], body: bytes
+    ) -> web.StreamResponse:
+        target = _target(request)
+        if not target:
+            return _refusal(400, "the path must not contain a . or .. segment")
+        for told in ORIGIN_HEADERS:
+            headers.popall(told, None)  # it refers to the gateway's host name, not to the broker's
         failed = ""
         for _ in range(ATTEMPTS_MAX):
             try:
                 broker = self._brokers.choose(but=failed)
                 failed = self._brokers.address_of(broker)
-                url = self._brokers.http_url_of(broker) + request.raw_path
+                url = self._brokers.http_url_of(broker) + target
                 return await self._follow(request, url, headers, body)
             except (Unavailable, aiohttp.ClientConnectorError) as error:
-                problem = str(error)  # nothing was sent, so another broker may be asked
+                problem = str(error)  # nothing was sent, so another broker can be tried
             except (aiohttp.ClientError, TimeoutError) as error:
                 if request.method not in ("GET", "HEAD"):
-                    return _refusal(502, f"a broker broke off, and may have done it: {error}")
-                problem = str(error) or "a broker does not answer"
+                    return _refusal(
+                        502,
+                        f"the broker's response was interrupted, and the request may have taken effect: {error}",
+                    )
+                problem = str(error) or "the broker did not answer"
         return _refusal(503, problem)
 
     async def _follow(
@@ -162,22 +197,40 @@ class Forwarding:
         assert self.client is not None
         for _ in range(HOPS_MAX):
             async with self.client.request(
-                request.method, url, headers=headers, data=body or None, allow_redirects=False, ssl=self.tls
+                request.method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=body or None,
+                allow_redirects=False,
+                ssl=self.tls,
             ) as answer:
                 location = answer.headers.get("Location", "")
                 if answer.status not in (301, 302, 307, 308) or not location:
+                    if answer.status < 400 and "Authorization" in request.headers:
+                        note_login(request)
                     return await _stream(request, answer)
                 if not self._brokers.knows_http(location):
-                    return _refusal(502, f"{location}, which a broker redirects to, is no registered broker")
+                    return _refusal(
+                        502, f"a broker redirected to {location}, which is not a registered broker"
+                    )
                 url = location
-        return _refusal(503, "brokers redirect to one another; the topic's owner is about to change")
+        return _refusal(
+            503, "more than 8 redirects between brokers, because the topic's owner is changing; try again"
+        )
 
 
 async def _stream(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Pass the answer on as it comes. Once it has begun, an end before its end closes the client's connection."""
-    response = web.StreamResponse(
-        status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers)
-    )
+    """Forward the broker's response to the client as it arrives.
+
+    If the broker's response breaks off after its first byte, the client's connection is aborted. To the broker, an
+    anonymous client is authenticated by the gateway, so the broker refuses it with 403. The client gets 401 instead, as
+    it would directly from a broker.
+    """
+    status, reason, headers = answer.status, answer.reason, _end_to_end(answer.headers)
+    if status == 403 and _is_anonymous(request):
+        status, reason = 401, None
+        headers["WWW-Authenticate"] = CHALLENGE
+    response = RawHeaders(status=status, reason=reason, headers=headers)
     if answer.content_length is not None and request.method != "HEAD":
         response.content_length = answer.content_length
     begun = False
@@ -190,28 +243,45 @@ async def _stream(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
     except (aiohttp.ClientError, TimeoutError) as error:
         if not begun:
             raise
-        log.warning("%s broke off: %s", request.path, error)
+        log.warning("response of a broker interrupted: path %s: %s", request.path, error)
         if request.transport is not None:
             request.transport.abort()
         return response
+    except ConnectionError:
+        return response  # the client has closed the connection
     if not begun:
         await response.prepare(request)
     await response.write_eof()
     return response
 
 
+def _is_anonymous(request: web.Request) -> bool:
+    """Return whether the gateway has authenticated the client as the anonymous role."""
+    return bool(request.get(_IS_ANONYMOUS))
+
+
+def _target(request: web.Request) -> str:
+    """Return path and query for the broker, in the client's encoding, or "" for a path with dot segments."""
+    path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
+    if not {".", ".."}.isdisjoint(unquote(path).replace("\\", "/").split("/")) or not path.startswith("/"):
+        return ""
+    return f"{path}?{query}" if query else path
+
+
 def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Headers without those that concern one connection only."""
-    dropped = _HOP_BY_HOP | {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    """Return the headers without hop-by-hop ones ([RFC 9110](https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1))."""
+    named = (name for value in CIMultiDict(headers).getall("Connection", ()) for name in value.split(","))
+    dropped = _HOP_BY_HOP | {name.strip().lower() for name in named}
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)
 
 
 def _refusal(status: int, reason: str) -> web.Response:
-    return web.json_response({"reason": reason}, status=status)
+    headers = {"WWW-Authenticate": CHALLENGE} if status == 401 else None
+    return web.json_response({"reason": reason}, status=status, headers=headers)
 
 
 class Metrics:
-    """What Prometheus finds here: the whole cluster in one scrape."""
+    """Metrics of the gateway and all brokers in one scrape."""
 
     def __init__(self, brokers: Brokers, own: MetricSource, forwarding: Forwarding) -> None:
         self._brokers = brokers
@@ -220,14 +290,13 @@ class Metrics:
         self._forwarding = forwarding
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Brokers are shown the credentials of whoever asks: they tell names to some alone (`probes.Scrapes`)."""
+        """Return all metrics, with topic names if the client may see them (`probes.Scrapes`)."""
         open_metrics = exposition.wants_open_metrics(request.headers.get("Accept", ""))
         kind = exposition.OPEN_METRICS if open_metrics else exposition.PROMETHEUS
-        headers = {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
+        path, headers = await self._question(request)
+        headers["Accept"] = kind
         brokers = self._brokers.all()
-        texts = await asyncio.gather(
-            *(self._ask(broker, {**headers, "Accept": kind}) for broker in brokers),
-        )
+        texts = await asyncio.gather(*(self._ask(broker, path, headers) for broker in brokers))
         joined = exposition.Joined()
         joined.add((await self._own.text(open_metrics=open_metrics)).splitlines())
         for broker, text in zip(brokers, texts, strict=True):
@@ -237,13 +306,29 @@ class Metrics:
         body = joined.text(open_metrics=open_metrics).encode()
         return web.Response(body=body, headers={"Content-Type": kind})
 
-    async def _ask(self, broker: BrokerRecord, headers: Mapping[str, str]) -> str:
-        """One broker's metrics; nothing when it does not answer, which is what its absence says."""
+    async def _question(self, request: web.Request) -> tuple[str, CIMultiDict[str]]:
+        """Return the path and headers of requests for brokers' metrics.
+
+        If the client presents no credentials, the requests do not have the gateway's credentials either.
+        """
+        forwarding = self._forwarding
+        shows = "Authorization" in request.headers or peer_certificate(request.transport)
+        if forwarding.proxy is None or shows:
+            try:
+                headers = await forwarding.presented(request)
+                sent = ("Authorization", ORIGINAL_PRINCIPAL) if forwarding.proxy else ("Authorization",)
+                return probes.METRICS, CIMultiDict((one, headers[one]) for one in sent if one in headers)
+            except QuireError:
+                pass  # ask without credentials, for the public metrics
+        return f"{probes.METRICS}?{probes.WITHOUT_NAMES}", CIMultiDict()
+
+    async def _ask(self, broker: BrokerRecord, path: str, headers: Mapping[str, str]) -> str:
+        """Return one broker's metrics, or "" if it does not answer."""
         assert self._forwarding.client is not None
         client, tls = self._forwarding.client, self._forwarding.tls
         try:
             async with asyncio.timeout(METRICS_S):
-                url = self._brokers.http_url_of(broker) + "/metrics"
+                url = self._brokers.http_url_of(broker) + path
                 async with client.get(url, headers=headers, ssl=tls) as answer:
                     return await answer.text() if answer.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError):

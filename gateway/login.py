@@ -1,13 +1,15 @@
-"""Who a client is, where the gateway asks: then it is a proxy, in Pulsar's sense.
+"""Authentication of clients at the gateway, which is then a [proxy] in Pulsar's sense.
 
-With `[authentication]` in its security file the gateway looks at a client's credentials itself, and presents its own
-(`[client]`) to brokers with the client's role beside them, the *original principal*. Brokers believe that from the
-roles that they know as proxies alone, and let pass what both may do. So certificates of clients work though TLS ends
-here.
-When a client's credentials expire its connection is closed, and it comes back with new ones.
+With `[authentication]` in its security file, the gateway verifies a client's credentials. It presents its own
+credentials (`[client]`) to brokers, together with the client's role, the *original principal*. Brokers accept an
+original principal only from proxy roles, and require that both roles have the permission. So clients can authenticate
+with certificates although TLS ends at the gateway. When a client's credentials expire, its connection is closed, and it
+reconnects with new ones.
 
-Without, nothing is looked at here: credentials travel on to the broker, which judges them, and challenges their client
-itself when they expire.
+Without `[authentication]`, the gateway forwards credentials to the broker, which verifies them, and challenges the
+client itself when they expire.
+
+[proxy]: https://pulsar.apache.org/docs/administration-proxy/
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from multidict import CIMultiDict
 
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, Unavailable
 from quire.runtime.limits import HANDSHAKE_S
+from quire.security.audit import Caller
 from quire.security.authentication import REQUEST_ID, Authentication
 from quire.security.identity import Identity, Presented
 from quire.security.security import Security
@@ -36,7 +39,7 @@ _OF_A_CLIENT: Final = (
 
 
 class Proxy:
-    """Where clients log in at the gateway; `proxy_of` makes one where they do."""
+    """Authentication of clients at the gateway, created by `proxy_of` if it is configured."""
 
     def __init__(self, security: Security, authentication: Authentication) -> None:
         self._security = security
@@ -44,31 +47,31 @@ class Proxy:
         self.authentication = authentication
 
     async def log_in(self, presented: Presented, original: str) -> Identity:
-        """Raises `NotAuthenticated`, `NotAuthorized`, `Unavailable`."""
+        """Verify a client's credentials. Raises `NotAuthenticated`, `NotAuthorized` or `Unavailable`."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 identity = await self.authentication.authenticate(presented)
             return self._no_proxy(identity, original)
         except (NotAuthenticated, NotAuthorized, Unavailable, TimeoutError) as failed:
-            late = Unavailable("logging in took too long; try again")
+            late = Unavailable("logging in took too long; try again later")
             error = late if isinstance(failed, TimeoutError) else failed
-            address, by, request = presented.address, presented.by, presented.request
-            self.audit.record("login-failed", None, address, by, outcome=str(error), request=request)
+            caller = Caller(None, presented.address, presented.by, presented.request)
+            self.audit.record("login-failed", caller, outcome=str(error))
             raise error from None
 
     def withdrawn(self, identity: Identity, address: str) -> None:
-        """It goes, for what it was let in by counts no longer."""
-        outcome = f"the credentials of {identity} count no longer"
-        self.audit.record("revoked", identity, address, "CONNECT", outcome=outcome)
+        """Record in the audit log that a connection is closed because its credentials were revoked."""
+        outcome = f"the credentials of {identity} are no longer valid"
+        self.audit.record("revoked", Caller(identity, address, "CONNECT"), outcome=outcome)
 
     def _no_proxy(self, identity: Identity, original: str) -> Identity:
-        """Who speaks for others speaks to brokers: here nobody would ask whether he himself may."""
+        """Return the identity, but reject a proxy, because the gateway cannot check for which role it may act."""
         if original or identity.role in self._security.authorization.proxies:
-            raise NotAuthorized("a gateway speaks for its clients, and its clients for nobody else")
+            raise NotAuthorized("a gateway's clients cannot act for other roles")
         return identity
 
     def connect(self, body: pb.CommandConnect, identity: Identity) -> pb.CommandConnect:
-        """What the broker is told in place of the client's own CONNECT. Raises `ConfigurationError`."""
+        """Return the CONNECT for the broker, which replaces the client's. Raises `ConfigurationError`."""
         own = self._security.credentials
         made = pb.CommandConnect()
         made.CopyFrom(body)
@@ -79,18 +82,27 @@ class Proxy:
         return made
 
     def headers(self, headers: CIMultiDict[str], identity: Identity, request: str) -> CIMultiDict[str]:
-        """As `connect`, of a request; brokers call it what it is called here."""
-        made = CIMultiDict(headers)
-        for name in ("Authorization", ORIGINAL_PRINCIPAL):
-            made.popall(name, None)
+        """Return the headers of a request for the broker, with the gateway's credentials and request id.
+
+        See `connect`.
+        """
+        made = without_credentials(headers)
         made.update(self._security.credentials.headers())
         made[ORIGINAL_PRINCIPAL] = identity.role
         made[REQUEST_ID] = request
         return made
 
 
+def without_credentials(headers: CIMultiDict[str]) -> CIMultiDict[str]:
+    """Return a copy of the headers without those that identify a user."""
+    made = CIMultiDict(headers)
+    for name in ("Authorization", "Cookie", ORIGINAL_PRINCIPAL):
+        made.popall(name, None)
+    return made
+
+
 def proxy_of(security: Security | None) -> Proxy | None:
-    """None where clients do not log in at the gateway."""
+    """Return the proxy, or None if clients do not log in at the gateway."""
     if security is None or security.authentication is None:
         return None
     return Proxy(security, security.authentication)

@@ -1,11 +1,15 @@
-"""Questions that a client asks of the cluster, put to brokers on its behalf.
+"""Lookup requests of a client, which the gateway forwards to brokers.
 
-A client without a broker asks: how many partitions, which broker, which topics, which schema. Any broker may
-be asked. The gateway follows redirects itself, for the client could not, and answers a LOOKUP with the owner's
-URL and `proxy_through_service_url`: the client then connects to the gateway again and names that URL.
+Before a client connects to a topic's broker, it requests the number of partitions, the owner of a topic, the topics of
+a namespace, or a schema. Any broker can answer. The gateway follows redirects itself, because the client might not
+reach the other broker. It answers a LOOKUP with the owner's URL and `proxy_through_service_url`: the client then
+connects to the gateway again, with that URL in its CONNECT.
 
-"Try again" from a broker that cannot answer now (its session is in doubt, it stops) is tried at another one, for as
-long as a client would wait. Nothing here changes anything, so asking twice is harmless.
+Request ids, responses and errors pass unchanged between the client and the broker. So the connections of `quire.client`
+are not used here: they number requests, authenticate by themselves, and raise a broker's errors.
+
+If a broker answers ServiceNotReady (its session is in doubt, or it is stopping), the gateway retries at another broker,
+for as long as a client would wait. The requests are idempotent, so retries are harmless.
 """
 
 from __future__ import annotations
@@ -35,30 +39,24 @@ ANSWER_OF: Final[dict[int, int]] = {
     _Type.GET_TOPICS_OF_NAMESPACE: _Type.GET_TOPICS_OF_NAMESPACE_RESPONSE,
     _Type.GET_SCHEMA: _Type.GET_SCHEMA_RESPONSE,
 }
-"""What may be asked, and the type of its answer. Request ids are unique only together with that."""
+"""Forwarded requests, and the types of their responses. Request ids are unique only within a type."""
 
 RETRY_S_MAX: Final = 20.0
-"""Below the 30 s of stock clients; beyond a session, for whose end a broker waits when an owner is dead."""
+"""Maximum seconds of retries: below the 30 s timeout of stock clients, but above a broker's session timeout."""
+
+DIAL_S_MAX: Final = 8.0
+"""Maximum seconds to connect for a relay: less than the 10 s connect timeout of stock clients."""
 
 CONNECT_S: Final = 3.0
 ANSWER_S: Final = 5.0
-"""Then another broker is asked: this one may hang."""
+"""Seconds to wait for a broker's answer; then another broker is tried."""
 
 RETRY_S: Final = 0.1
 REDIRECTS_MAX: Final = 8
 
 
-def whole(command: Command) -> bytes:
-    """A command that was parsed, as a frame again."""
-    made = pb.BaseCommand(type=command.kind)  # type: ignore[arg-type]
-    field = _Type.DESCRIPTOR.fields_by_number[command.kind].name
-    getattr(made, field).CopyFrom(command.body)
-    getattr(made, field).SetInParent()
-    return commands.frame(made)
-
-
 class Upstream(asyncio.Protocol):
-    """A connection to one broker, for one client's questions, opened with that client's own CONNECT."""
+    """Connection to one broker for the lookups of one client, opened with that client's CONNECT."""
 
     def __init__(self, address: str, connect_frame: bytes) -> None:
         self.address = address
@@ -67,8 +65,16 @@ class Upstream(asyncio.Protocol):
         self._pending: dict[tuple[int, int], asyncio.Future[Command]] = {}
         self._transport: asyncio.Transport | None = None
         self.welcome: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        """The broker's answer to CONNECT: CONNECTED, or the ERROR that refuses the client."""
+        """The broker's response to CONNECT: CONNECTED, or the ERROR that refuses the client."""
         self.is_lost = False
+
+    async def open(self, tls: FollowedContext | None) -> None:
+        """Connect. Concurrent requests to this broker wait for `welcome`. Raises `Unavailable`."""
+        try:
+            await dial(self.address, lambda: self, tls)
+        except BaseException:
+            self.connection_lost(None)
+            raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -84,11 +90,11 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        lost = Unavailable(f"the connection to the broker {self.address} is lost")
+        lost = Unavailable(f"the connection to the broker {self.address} was lost")
         for waiting in (self.welcome, *self._pending.values()):
             if not waiting.done():
                 waiting.set_exception(lost)
-                waiting.exception()  # it may be that nobody waits any more
+                waiting.exception()  # mark it as retrieved, because the caller may have given up
         self._pending.clear()
 
     def _take(self, command: Command) -> None:
@@ -110,19 +116,19 @@ class Upstream(asyncio.Protocol):
                 return
 
     async def ask(self, question: Command) -> Command:
-        """The broker's answer. Raises `Unavailable`."""
+        """Send a request and return the broker's response. Raises `Unavailable`."""
         if self.is_lost:
-            raise Unavailable(f"the connection to the broker {self.address} is lost")
+            raise Unavailable(f"the connection to the broker {self.address} was lost")
         body: Any = question.body
         key = (ANSWER_OF[question.kind], body.request_id)
         waiting: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[key] = waiting
-        self._write(whole(question))
+        self._write(commands.whole(*question))
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await waiting
         except TimeoutError:
-            raise Unavailable(f"the broker {self.address} does not answer") from None
+            raise Unavailable(f"the broker {self.address} did not answer within 5 s") from None
         finally:
             self._pending.pop(key, None)
 
@@ -138,7 +144,7 @@ class Upstream(asyncio.Protocol):
 async def dial(
     url: str, protocol: Callable[[], asyncio.Protocol], tls: FollowedContext | None
 ) -> asyncio.Transport:
-    """A connection to the broker at `url`; `tls` when that is `pulsar+ssl://`. Raises `Unavailable`."""
+    """Connect to the broker at `url`, with `tls` for `pulsar+ssl://`. Raises `Unavailable`."""
     loop, parts = asyncio.get_running_loop(), urlsplit(url)
     try:
         context = tls.current() if tls is not None and parts.scheme == "pulsar+ssl" else None
@@ -147,32 +153,49 @@ async def dial(
             transport, _made = await loop.create_connection(protocol, host, port, ssl=context)
     except (OSError, TimeoutError, ValueError) as error:
         why = "no answer" if isinstance(error, TimeoutError) else why_failed(error)
-        raise Unavailable(f"cannot reach the broker {url}: {why}") from None
+        raise Unavailable(f"cannot connect to the broker {url}: {why}") from None
     return transport
 
 
+async def dial_until_deadline(address: str, brokers: Brokers) -> asyncio.Transport:
+    """Connect to a broker for a relay; retry while the broker is registered and the client waits. Raises `Unavailable`.
+
+    Lookups return a killed broker until its session has expired. A client that is refused at once backs off, and would
+    reconnect late when its topic is served again; a connection that waits here continues at once.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DIAL_S_MAX
+    while True:
+        try:
+            return await dial(address, asyncio.Protocol, brokers.tls)
+        except Unavailable:
+            if loop.time() > deadline or not brokers.knows_service(address):
+                raise
+        await asyncio.sleep(RETRY_S)
+
+
 class Lookups:
-    """The questions of one client."""
+    """Forwarded lookups of one client."""
 
     def __init__(self, brokers: Brokers, hello: Callable[[], bytes]) -> None:
-        """`hello` makes the CONNECT that begins a connection to a broker."""
+        """Create it. `hello` returns the CONNECT for a broker."""
         self._brokers = brokers
         self._hello = hello
         self._upstreams: dict[str, Upstream] = {}
         self._was_let_in = False
         self._last = ""
-        """Where the last question went; the next one goes there as well, while that works."""
+        """Address of the broker that got the last request. It also gets the next one, unless it fails."""
 
     async def begin(self) -> Command:
-        """A broker's answer to the client's CONNECT. Raises `Unavailable`."""
+        """Return a broker's response to the client's CONNECT. Raises `Unavailable`."""
         welcome = (await self._retry_until_deadline(self._reach)).welcome.result()
         self._was_let_in = welcome.kind == _Type.CONNECTED
         return welcome
 
     async def answer(self, question: Command) -> bytes:
-        """The frame that answers the client; a failure is told in the words of the question's own answer.
+        """Return the response for the client as a frame; a failure has the request's own response type.
 
-        Raises `NotAuthenticated` when the client's credentials are no longer taken: it must connect anew.
+        Raises `NotAuthenticated` if the client's credentials are no longer valid, so that it must reconnect.
         """
 
         async def ask(address: str) -> Command:
@@ -183,7 +206,9 @@ class Lookups:
                 if not address:
                     return self._or_try_again(answer)
                 asked = _authoritative(question, answer)
-            raise Unavailable("brokers redirect to one another; the topic's owner is about to change")
+            raise Unavailable(
+                "more than 8 redirects between brokers, because the topic's owner is changing; try again"
+            )
 
         try:
             return _through_gateway(await self._retry_until_deadline(ask))
@@ -197,7 +222,7 @@ class Lookups:
             upstream.close()
 
     async def _retry_until_deadline(self, attempt: Callable[[str], Awaitable[T]]) -> T:
-        """`attempt` at one broker after another, until it works or too long has passed."""
+        """Call `attempt` with one broker after another, until it succeeds or the deadline passes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RETRY_S_MAX
         failed = ""
@@ -218,28 +243,30 @@ class Lookups:
     async def _reach(self, address: str) -> Upstream:
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.is_lost:
-            upstream = Upstream(address, self._hello())
-            await dial(address, lambda: upstream, self._brokers.tls)
-            self._upstreams[address] = upstream
+            upstream = self._upstreams[address] = Upstream(address, self._hello())
+            await upstream.open(self._brokers.tls)
         try:
             async with asyncio.timeout(ANSWER_S):
                 await asyncio.shield(upstream.welcome)
         except TimeoutError:
             upstream.close()
-            raise Unavailable(f"the broker {address} does not answer") from None
+            raise Unavailable(f"the broker {address} did not answer within 5 s") from None
         if self._was_let_in and upstream.welcome.result().kind != _Type.CONNECTED:
-            raise NotAuthenticated("brokers no longer take these credentials; connect with new ones")
+            raise NotAuthenticated("brokers no longer accept these credentials; reconnect with new ones")
         return upstream
 
     def _redirect(self, answer: Command) -> str:
-        """Where to ask instead; nothing when this is the answer. Raises `Unavailable` for a stranger."""
+        """Return the address in a redirect, or "" for other responses.
+
+        Raises `Unavailable` for an unregistered broker.
+        """
         body: Any = answer.body
         if answer.kind != _Type.LOOKUP_RESPONSE or body.response != _Redirect:
             return ""
         url = body.brokerServiceUrl or body.brokerServiceUrlTls
         address = self._brokers.address(url)
         if not address:
-            raise Unavailable(f"{url}, which a broker redirects to, is not registered")
+            raise Unavailable(f"a broker redirected to {url}, which is not a registered broker")
         return address
 
     @staticmethod
@@ -251,7 +278,7 @@ class Lookups:
 
 
 def _authoritative(question: Command, redirect: Command) -> Command:
-    """The question as it is put to the broker that a redirect names."""
+    """Return the LOOKUP to send to the broker that a redirect names."""
     asked, told = question.body, redirect.body
     assert isinstance(asked, pb.CommandLookupTopic) and isinstance(told, pb.CommandLookupTopicResponse)
     body = pb.CommandLookupTopic()
@@ -261,13 +288,13 @@ def _authoritative(question: Command, redirect: Command) -> Command:
 
 
 def _through_gateway(answer: Command) -> bytes:
-    """A client takes the URL of its own kind, plain or TLS, to name the broker by, however the gateway reaches it."""
+    """Set the URLs in a lookup's response, so that the client connects through the gateway, with or without TLS."""
     body = answer.body
     if isinstance(body, pb.CommandLookupTopicResponse) and body.response != _Failed:
         plain, tls = body.brokerServiceUrl, body.brokerServiceUrlTls
         body.brokerServiceUrl, body.brokerServiceUrlTls = plain or tls, tls or plain
         body.proxy_through_service_url = True
-    return whole(answer)
+    return commands.whole(*answer)
 
 
 def _failure(question: Command, error: QuireError) -> bytes:

@@ -1,8 +1,8 @@
-"""Two connections whose bytes are passed on as they come, with back-pressure and one end.
+"""Relay between two connections, which forwards bytes unchanged, with back-pressure.
 
-A side that cannot write stops the other's reading, so that a slow consumer slows its broker and not this process's
-memory. When one side is gone, what it sent before is still delivered, and the other is closed. A side that vanished
-without a word is found by TCP's own probes, or by the broker's pings.
+When one side cannot be written to, reading from the other side pauses, so that a slow consumer slows its broker and
+does not fill this process's memory. When one side is closed, its earlier bytes are still delivered, and then the other
+side is closed. TCP keep-alive or the broker's pings detect a lost peer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROBES_MAX: Final = 4
 
 
 def keep_tcp_alive(transport: asyncio.BaseTransport) -> None:
-    """Let the system find out that the other side is no more, where nobody pings it."""
+    """Enable TCP keep-alive, for a side that gets no pings."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -34,7 +34,7 @@ def keep_tcp_alive(transport: asyncio.BaseTransport) -> None:
 
 
 class Relay(asyncio.Protocol):
-    """One side: what arrives here goes to `other`; `count` is told of the bytes."""
+    """One side of a relay: its input is written to `other`; `count` is called with the number of bytes."""
 
     def __init__(
         self, other: asyncio.Transport, count: Callable[[int], None], ended: Callable[[], None]
@@ -67,7 +67,7 @@ def splice(
     count: Callable[[int], None],
     ended: Callable[[], None],
 ) -> None:
-    """Pass on from now on; `ended` is called once, when the client's side is gone."""
+    """Start forwarding; `ended` is called once, when the client's side is closed."""
     for transport in (client, broker):
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         keep_tcp_alive(transport)

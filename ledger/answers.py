@@ -1,4 +1,4 @@
-"""What a bookie's answer to a range read is worth: nothing is believed before it is verified."""
+"""Verification of bookies' read responses: a block is used only after its checksum and position were verified."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from quire.wire.block import BlockError, BlockHeader, Buffer
 from quire.wire.bookie import BookieId, ReadResponse, Status
 
 LACKING: Final = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER, Status.LIMBO})
-"""Answers by which a replica says that it does not have what a closed ledger's record says it has."""
+"""Statuses of a replica that lacks a block although the closed ledger's record names it as a holder."""
 
 FINAL: Final = LACKING | {Status.IO_ERROR}
-"""What a replica that cannot give an entry answers tomorrow, too, unless somebody gives it another copy."""
+"""Statuses of a replica that cannot return the entry now or later, unless repair copies the entry to it again."""
 
 
-def told(answers: Mapping[BookieId, ReadResponse]) -> str:
-    """Who said what, for an error."""
+def describe_answers(answers: Mapping[BookieId, ReadResponse]) -> str:
+    """Format each bookie's status for an error text."""
     return ", ".join(
-        f"{bookie} says {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
+        f"{bookie} returned {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
         for bookie, answer in answers.items()
     )
 
 
 class Run(NamedTuple):
-    """Valid blocks in order, with their headers; `damage` says why there are no more, "" when all were valid."""
+    """Valid blocks in order, with their headers.
+
+    `damage` is the reason why the run ends early, or "".
+    """
 
     blocks: list[tuple[Buffer, BlockHeader]]
     damage: str = ""
 
 
 def valid_run(blocks: Sequence[Buffer], ledger_id: int, first_entry: int) -> Run:
-    """The blocks as far as each is intact, the first contains `first_entry` and each follows the one before."""
+    """Return the leading blocks that are intact and contiguous; the first one contains `first_entry`."""
     run: list[tuple[Buffer, BlockHeader]] = []
     entry = first_entry
     for each in blocks:
@@ -43,8 +46,8 @@ def valid_run(blocks: Sequence[Buffer], ledger_id: int, first_entry: int) -> Run
         follows = header.first_entry == entry or (not run and header.first_entry < entry <= header.last_entry)
         if header.ledger_id != ledger_id or not follows:
             return Run(
-                run, f"entry {header.first_entry} of ledger {header.ledger_id} came where {entry} belongs"
+                run, f"found entry {header.first_entry} of ledger {header.ledger_id}, expected entry {entry}"
             )
         run.append((each, header))
         entry = header.last_entry + 1
-    return Run(run, "" if run else "an answer without a block")
+    return Run(run, "" if run else "the response contains no block")

@@ -1,16 +1,16 @@
-"""A bookie across the network: a `BookiePort` over one TCP connection, with requests in flight side by side.
+"""Client of one bookie: a `BookiePort` over one TCP connection, with pipelined requests.
 
-The connection is made when it is first needed and again when a request finds it lost. Requests that arrive meanwhile
-wait for it. When it cannot be made, or is lost, or does not answer in time, what is in flight is answered
-`UNREACHABLE`: the outcome is unknown, and what to do about that is the asker's matter. After a failure the next attempt
-waits, longer each time until a request was answered, and requests are refused at once until then, so that a dead bookie
-costs nobody a time-out per request. (A stopped process still accepts connections: being connected proves nothing.)
+The client connects at the first request, and again at the first request after the connection was lost. Requests that
+arrive while it connects wait. If the connection fails, is lost or times out, all requests in flight return
+`UNREACHABLE`, because their outcome is unknown. After a failure, reconnecting backs off exponentially until a request
+is answered. During the back-off, requests return `UNREACHABLE` at once, so a dead bookie does not cost a time-out per
+request. (The kernel of a hanging process still accepts connections, so only an answer ends the back-off.)
 
-The time-out follows what is usual for this bookie (`Patience`), adds and other requests apart. An overdue add closes
-the connection, for a fresh one tells a slow bookie from a dead one, and a later answer would have no one to go
-to. So does any overdue request when nothing at all has come since it was sent; else it alone is given up. One timer
-serves all requests; when it fires late, this process was held up and judges nobody. Keep-alive probes find out about a
-peer that is gone while there is nothing to ask it.
+Time-outs follow the observed latency of this bookie (`rtt`), separately for adds and other requests. An overdue add
+closes the connection, because reconnecting distinguishes a slow bookie from a dead one. Any other overdue request
+closes the connection only if nothing was received since the request was sent; otherwise, only this request fails. One
+timer serves all requests. If the timer fires late, this process itself was delayed, and all deadlines are extended. TCP
+keep-alive detects a dead peer while no request is in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from quire.ledger.patience import Patience
+from quire.ledger.rtt import RttEstimator
 from quire.metadata.records import BookieRecord
 from quire.runtime import slow
 from quire.runtime.errors import ConfigurationError
@@ -42,28 +42,33 @@ from quire.wire.ledger_ids import entry_to_tell
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = (1.5, 10.0)
-"""Least and most for an answer to an add. The least bounds how long a publish may wait for a bookie that hangs; a false
-alarm costs an ensemble change. An fdatasync on a busy disk may take seconds."""
+"""Bounds of the time-out of an add, in seconds. A low lower bound limits how long a hanging bookie delays a publish,
+but a time-out of a live bookie costs an ensemble change. The upper bound allows for an fdatasync that takes seconds.
+"""
 
 OTHER_TIMEOUT_FACTOR: Final = 2
-"""Reads from a cold disk take longer, and somebody else can be asked meanwhile."""
+"""Factor on the lower bound for requests other than adds: reads from a cold disk take longer, and the caller can ask
+another replica.
+"""
 
 USUAL_FACTOR: Final = 8.0
-"""So many times what is usual is too long."""
+"""A request is overdue after this multiple of the usual response time."""
 
 CONNECT_TIMEOUT_S: Final = 1.5
+"""Time-out of the TCP and TLS handshakes: several round trips and one lost packet."""
+
 RECONNECT_S: Final = (0.2, 3.0)
-"""Wait after a first failure, and after many; until then requests are refused at once."""
+"""Back-off after the first failure, and its maximum, in seconds."""
 
 TICK_S: Final = 0.1
-"""How often is looked for overdue requests while there are any."""
+"""Interval of the check for overdue requests while any are in flight."""
 
 Answer = Callable[[Response | None], None]
-"""Called once, with None when the outcome is unknown."""
+"""Callback for one response; None means an unknown outcome."""
 
 
-class _Asked(NamedTuple):
-    """A request in flight; times are the loop's."""
+class _InFlight(NamedTuple):
+    """Request in flight; times are those of the event loop."""
 
     sent_at: float
     deadline: float
@@ -72,7 +77,8 @@ class _Asked(NamedTuple):
     body: AnyRequest
 
 
-def _tell_slow(transport: asyncio.Transport | None, body: AnyRequest, took_s: float) -> None:
+def _log_slow(transport: asyncio.Transport | None, body: AnyRequest, took_s: float) -> None:
+    """Log a response that took longer than `slow.BOUND`."""
     bookie = peer_address(transport).removeprefix("/")
     if isinstance(body, AddRequest):
         ledger, entry = entry_to_tell(body.blocks)
@@ -83,32 +89,32 @@ def _tell_slow(transport: asyncio.Transport | None, body: AnyRequest, took_s: fl
         what = f"{bookie} reading from entry {ledger}:{entry} on"
         slow.tell("answer of a bookie", what, took_s, bookie=bookie, ledger=ledger, entry=entry)
     else:
-        slow.tell("answer of a bookie", f"{bookie} to a {type(body).__name__}", took_s, bookie=bookie)
+        slow.tell("answer of a bookie", f"{bookie} to {type(body).__name__}", took_s, bookie=bookie)
 
 
 class _Timeouts:
-    """What this bookie is given: learnt over all its connections."""
+    """Time-outs of requests to one bookie, estimated over all connections to it."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._bounds = (least_s, most_s)
-        self._adds = Patience()
-        self._others = Patience()
+        self._adds = RttEstimator()
+        self._others = RttEstimator()
 
-    def observe(self, asked: _Asked, now: float) -> None:
+    def observe(self, asked: _InFlight, now: float) -> None:
         (self._adds if asked.is_add else self._others).observe(now - asked.sent_at)
 
     def seconds(self, is_add: bool) -> float:
         least, most = self._bounds
         if is_add:
-            return self._adds.bound(USUAL_FACTOR, least, most)
-        return self._others.bound(USUAL_FACTOR, OTHER_TIMEOUT_FACTOR * least, most)
+            return self._adds.timeout(USUAL_FACTOR, least, most)
+        return self._others.timeout(USUAL_FACTOR, OTHER_TIMEOUT_FACTOR * least, most)
 
 
 R = TypeVar("R")
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One TCP connection: frames out, answers in, until it is lost."""
+    """One TCP connection to the bookie: sends requests, and passes each response to its request's callback."""
 
     def __init__(self, lost: Callable[[_Connection, str], None], timeouts: _Timeouts) -> None:
         self._lost = lost
@@ -116,9 +122,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._cutter = BookieFrameCutter()
         self._transport: asyncio.Transport | None = None
-        self._in_flight: dict[int, _Asked] = {}
+        self._in_flight: dict[int, _InFlight] = {}
         self._given_up: set[int] = set()
-        """Requests whose answers nobody waits for any more."""
+        """Ids of requests that timed out; late responses to them are ignored."""
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
@@ -131,7 +137,7 @@ class _Connection(asyncio.BufferedProtocol):
         assert self._transport is not None and self.is_open
         now, is_add = self._loop.time(), isinstance(body, AddRequest)
         deadline = now + self._timeouts.seconds(is_add)
-        self._in_flight[self._next_id] = _Asked(now, deadline, is_add, answer, body)
+        self._in_flight[self._next_id] = _InFlight(now, deadline, is_add, answer, body)
         self._transport.writelines(encode(self._next_id, body))
         self._next_id += 1
         if self._timer is None:
@@ -144,7 +150,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     # -- asyncio ---------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not one by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         keep_alive(transport)
         self.is_open = True
 
@@ -155,7 +161,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             frames = self._cutter.received(nbytes)
         except BookieFrameError as error:
-            return self.close(f"it does not speak our protocol: {error}")
+            return self.close(f"invalid frame: {error}")
         now = self._received_at = self._loop.time()
         for request_id, body in frames:
             asked = self._in_flight.pop(request_id, None)
@@ -163,12 +169,12 @@ class _Connection(asyncio.BufferedProtocol):
                 self.has_answered = True
                 self._timeouts.observe(asked, now)
                 if now - asked.sent_at > slow.BOUND.s:
-                    _tell_slow(self._transport, asked.body, now - asked.sent_at)
+                    _log_slow(self._transport, asked.body, now - asked.sent_at)
                 asked.answer(body)
             elif request_id in self._given_up:
                 self._given_up.discard(request_id)
             else:
-                return self.close("it answered what nobody asked")
+                return self.close("the bookie sent a response without a request")
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -193,18 +199,22 @@ class _Connection(asyncio.BufferedProtocol):
         late_s = now - self._tick_at
         self._arm(now)
         if late_s > TICK_S:
-            self._excuse(late_s)
+            self._extend_deadlines(late_s)
         else:
-            self._check(now)
+            self._expire_overdue(now)
 
-    def _excuse(self, late_s: float) -> None:
-        """This process was held up: what came meanwhile is not read yet, so everybody gets that time again."""
+    def _extend_deadlines(self, late_s: float) -> None:
+        """Extend all deadlines by this process's delay, because responses that arrived during it are not read yet."""
         self._in_flight = {
             request_id: asked._replace(deadline=asked.deadline + late_s)
             for request_id, asked in self._in_flight.items()
         }
 
-    def _check(self, now: float) -> None:
+    def _expire_overdue(self, now: float) -> None:
+        """Fail overdue requests.
+
+        Close the connection if one of them is an add, or if nothing was received since one of them was sent.
+        """
         overdue = [(each, asked) for each, asked in self._in_flight.items() if asked.deadline <= now]
         for _, asked in overdue:
             if asked.is_add or self._received_at < asked.sent_at:
@@ -217,7 +227,10 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class BookieClient:
-    """`address` is `host:port`; time-outs and waits are given as (least, most); `tls`: it is called by TLS."""
+    """Client of the bookie at `address` (`host:port`), with TLS if `tls` is given.
+
+    `timeout_s` and `reconnect_s` are (minimum, maximum) in seconds.
+    """
 
     def __init__(
         self,
@@ -229,7 +242,7 @@ class BookieClient:
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
-            raise ConfigurationError(f"{address!r} is not the address of a bookie (host:port)")
+            raise ConfigurationError(f"{address!r} is not a bookie's address; expected host:port")
         self.address = address
         self._host, self._port = host.strip("[]"), int(port)
         self._tls = tls
@@ -245,15 +258,15 @@ class BookieClient:
 
     @classmethod
     def of(cls, record: BookieRecord, inside: BetweenProcesses | None = None) -> BookieClient:
-        """By TLS where both sides can, and whatever the bookie says where it is required."""
+        """Create a client of the bookie in `record`, with TLS if both sides support it or this process requires it."""
         by_tls = inside is not None and (record.tls or inside.required)
         return cls(record.address, tls=inside.client if inside is not None and by_tls else None)
 
     async def close(self) -> None:
-        """Everything in flight is answered `UNREACHABLE`."""
+        """Close the connection; all requests in flight return `UNREACHABLE`."""
         self._is_closed = True
         if self._connection is not None:
-            self._connection.close("this side closed it")
+            self._connection.close("closed by this process")
         await self._tasks.stop()
         self._refuse_waiting()
 
@@ -299,10 +312,10 @@ class BookieClient:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self._on_lost, self._timeouts), self._host, self._port, ssl=context
                 )
-        except Exception as error:  # a UnicodeError for a name that no host can have; all must be answered
+        except Exception as error:  # also UnicodeError for an invalid host name
             self._back_off()
             why = "time-out" if isinstance(error, TimeoutError) else why_failed(error)
-            _log.info("bookie at %s cannot be reached: %s", self.address, why)
+            _log.info("cannot connect to bookie at %s: %s", self.address, why)
             self._refuse_waiting()
         else:
             self._connection = connection
@@ -330,7 +343,7 @@ class BookieClient:
                 self._reconnect_s = self._reconnect_first_s
             self._back_off()
         if not self._is_closed:
-            _log.info("the connection to the bookie at %s was lost: %s", self.address, reason)
+            _log.info("lost the connection to bookie at %s: %s", self.address, reason)
 
     def _back_off(self) -> None:
         self._refuse_until = asyncio.get_running_loop().time() + self._reconnect_s

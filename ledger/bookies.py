@@ -1,23 +1,34 @@
-"""What an operator asks about the bookies of a cluster, and wants of them. Any broker answers, from the metadata store.
+"""Operators' requests about the bookies of a cluster; any broker can answer them from the metadata store.
 
-Answers are JSON objects with the names of REST. A bookie is named by its UUID, a beginning of it that only one has, or
-its address. Wishes are written into the bookie's identity record, where it and the coordinator of repair find them.
+Results are JSON objects with the field names of the REST API. A bookie is identified by its UUID, an unambiguous prefix
+of it, or its address. An operator's intent is written to the bookie's identity record, where the bookie and the
+coordinator of repair read it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.orphans import Orphan, orphans
+from quire.ledger.orphans import Orphan, is_listed, orphans
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
+from quire.metadata.cluster import confirm_cluster
 from quire.metadata.notify import change_and_touch, touch
-from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, RepairRecord, decode, encode
+from quire.metadata.records import (
+    BookieIntent,
+    BookieRecord,
+    DamageRecord,
+    RepairRecord,
+    decode,
+    encode,
+    field_names,
+)
 from quire.metadata.store import Put
 from quire.metadata.underreplicated import damage_reports
 from quire.runtime.errors import ConfigurationError, InUse, NotFound
@@ -25,14 +36,17 @@ from quire.wire import ledger_ids
 
 
 class Bookies:
-    """`ledgers` are this process's: they tell who is up as it sees it."""
+    """Operators' view of the bookies of a cluster.
+
+    `ledgers` gives access to the metadata store and the bookie directory.
+    """
 
     def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers
         self._store = ledgers.store
 
     async def all(self) -> list[dict[str, Any]]:
-        """Every bookie that is up or was not retired."""
+        """List all bookies that are running or not retired, sorted by address."""
         known, available = await known_bookies(self._store), self._up()
         damage = list(await damage_reports(self._store))
         progress = await self.repair()
@@ -44,65 +58,95 @@ class Bookies:
         ]
 
     async def show(self, who: str) -> dict[str, Any]:
-        """One bookie, with the damage that was reported of it. Raises `NotFound`."""
+        """Describe one bookie, with its damage reports. Raises `NotFound`."""
         uuid = (await self._find(who)).uuid
         described = next((each for each in await self.all() if each["uuid"] == uuid), None)
         if described is None:
-            raise NotFound(f"bookie {uuid} was retired a moment ago")
+            raise NotFound(f"bookie {uuid} was just retired")
         described["damage"] = [
             _damage(each) for each in await damage_reports(self._store) if each.bookie.startswith(f"{uuid}:")
         ]
         return described
 
     async def decommission(self, who: str) -> dict[str, Any]:
-        """Drain the bookie: it takes nothing new, what it holds is copied to others, then its record is removed.
+        """Drain the bookie: it becomes read-only, its ledgers are copied to others, then it is retired.
 
-        Raises `InUse` when fewer bookies than the ack quorum would be left to take writes.
+        Raises `InUse` if fewer writable bookies than the ack quorum would remain.
         """
         record = await self._find(who)
         others = [each for each in self._up().values() if each.uuid != record.uuid and not each.read_only]
         if len(others) < self._ledgers.ack_quorum:
             raise InUse(
-                f"bookie {record.uuid} cannot go: {len(others)} others take writes and {self._ledgers.ack_quorum} must "
-                "acknowledge each; start another bookie first"
+                f"cannot decommission bookie {record.uuid}: {len(others)} other bookies accept writes, the ack quorum "
+                f"is {self._ledgers.ack_quorum}; start another bookie first"
             )
         await self._change_intent(record.uuid, BookieEvent.DECOMMISSIONED)
         return await self.show(record.uuid)
 
     async def keep(self, who: str) -> dict[str, Any]:
-        """Take back `decommission` or `recover`; what was copied stays copied."""
+        """Revoke an earlier `decommission` or `recover` of the bookie; copies made so far are kept."""
         record = await self._find(who)
         await self._change_intent(record.uuid, BookieEvent.KEPT)
         return await self.show(record.uuid)
 
     async def recover(self, who: str) -> dict[str, Any]:
-        """Copy at once what a bookie held that is not up. Raises `InUse` when it is."""
+        """Give up an absent bookie: it counts as lost at once, and repair copies its ledgers from other bookies.
+
+        Raises `InUse` if the bookie is running.
+        """
         record = await self._find(who)
         if record.uuid in self._up():
-            raise InUse(f"bookie {record.uuid} is up; decommission it if it is to go")
+            raise InUse(f"bookie {record.uuid} is running; to remove it, decommission it")
         await self._change_intent(record.uuid, BookieEvent.GIVEN_UP)
         return await self.show(record.uuid)
 
     async def repair(self) -> dict[str, Any]:
-        """What the coordinator of repair does."""
+        """Return the progress of repair, as published by its coordinator."""
         try:
             value = (await self._store.get(paths.REPAIR_PROGRESS)).value
         except NotFound:
-            return _json(RepairRecord(state="nothing to tell yet"))
+            return _json(RepairRecord(state="unknown: no coordinator has reported yet"))
         return _json(decode(RepairRecord, value, paths.REPAIR_PROGRESS))
 
     async def repair_all(self) -> None:
-        """Have the coordinator look at every ledger now."""
+        """Request an audit of all ledgers from the coordinator of repair."""
         await touch(self._store, paths.UNDERREPLICATED_ALL)
         await touch(self._store, paths.UNDERREPLICATED)
 
     async def orphans(self) -> list[Orphan]:
-        """Ledgers that their topic or state log does not list; reads everything."""
+        """Return the ledgers that their topic or state log does not list. Raises `WrongCluster`.
+
+        The search reads the records of all ledgers, topics and state logs.
+        """
+        await self._confirm()
         return await orphans(self._store, self._ledgers.clock.now_ms())
 
-    async def delete_ledger(self, ledger_id: int) -> None:
-        """For orphans. Raises `Unavailable` while a bookie does not answer."""
-        await self._ledgers.delete(ledger_id)
+    async def confirm_orphans(self, found: Sequence[Orphan]) -> None:
+        """Confirm that `found` are orphans, and not ledgers whose topics an incomplete metadata store lacks.
+
+        Raises `WrongCluster` with the evidence, `Unavailable`.
+        """
+        await self._ledgers.confirm_absence(f"{len(found)} ledgers that no topic lists" if found else "")
+
+    async def delete_orphan(self, orphan: Orphan) -> None:
+        """Delete the ledger in `orphan`, unless it has changed since the search or its owner lists it now.
+
+        Raises `InUse` in these two cases, `WrongCluster`, and `Unavailable` while a bookie does not answer.
+        """
+        await self._confirm()
+        record = await self._ledgers.info(orphan.ledger_id)
+        is_same = (record.purpose, record.created_ms) == (orphan.purpose, orphan.created_ms)
+        if not is_same or await is_listed(self._store, record):
+            raise InUse(f"ledger {orphan.ledger_id} of {record.purpose} is in use now")
+        await self._ledgers.delete(orphan.ledger_id)
+
+    async def _confirm(self) -> None:
+        """Raise `WrongCluster` unless the store belongs to this cluster.
+
+        A record that is missing from another cluster's store proves nothing.
+        """
+        if self._ledgers.cluster:
+            await confirm_cluster(self._store, self._ledgers.cluster)
 
     # -- inside ----------------------------------------------------------------------------------------
     def _up(self) -> dict[str, BookieRecord]:
@@ -113,9 +157,9 @@ class Bookies:
         found = [each for each in known.values() if each.uuid == who or each.address == who]
         found = found or [each for each in known.values() if who and each.uuid.startswith(who)]
         if not found:
-            raise NotFound(f"there is no bookie {who}; `quire bookies list` shows them")
+            raise NotFound(f"bookie {who} does not exist; `quire bookies list` lists all bookies")
         if len(found) > 1:
-            raise ConfigurationError(f"{who} may be any of {len(found)} bookies; name one by its whole UUID")
+            raise ConfigurationError(f"{who} is ambiguous ({len(found)} bookies match); give the full UUID")
         return found[0]
 
     async def _change_intent(self, uuid: str, event: BookieEvent) -> None:
@@ -128,18 +172,18 @@ class Bookies:
 
 
 def _json(record: RepairRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(record, name) for name in record.__struct_fields__}
+    found: dict[str, Any] = {name: getattr(record, name) for name in field_names(RepairRecord)}
     found["bytesCopied"] = found.pop("bytes_copied")
     found["updatedMs"] = found.pop("updated_ms")
     found["lostLedgers"] = found.pop("lost_ledgers")
     return dict(msgspec.to_builtins(found))
 
 
-def _damage(told: DamageRecord) -> dict[str, Any]:
-    ledger_id, what = told.ledger_id, told.what
+def _damage(report: DamageRecord) -> dict[str, Any]:
+    ledger_id, what = report.ledger_id, report.what
     if ledger_ids.is_label(ledger_id):
         ledger_id, what = ledger_ids.labelled(ledger_id), f"its label: {what}"
-    return {"ledger": ledger_id, "entry": told.entry, "what": what, "foundMs": told.found_ms}
+    return {"ledger": ledger_id, "entry": report.entry, "what": what, "foundMs": report.found_ms}
 
 
 def _address(
@@ -174,12 +218,12 @@ def _describe(
 
 
 def _note(state: str, record: BookieRecord, *, is_lost: bool) -> str:
-    """What is the matter, and the next step."""
+    """Return the operator's next step, or the reason why the bookie is read-only; "" if there is neither."""
     give_up = f"or `quire bookies recover {record.uuid[:8]}` if it never comes back"
     if state == "given up":
-        return f"when no ledger needs it: `quire bookies decommission {record.uuid[:8]}` removes it from this list"
+        return f"once no ledger names it, `quire bookies decommission {record.uuid[:8]}` removes it from this list"
     if state == "absent" and is_lost:
-        return f"its copies are made elsewhere; start it again, {give_up}"
+        return f"repair copies its ledgers to other bookies; start it again, {give_up}"
     if "absent" in state:
         return f"start it again, {give_up}"
     return record.read_only_why if state == "read-only" else ""

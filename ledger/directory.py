@@ -1,11 +1,11 @@
-"""Who is there, and how to reach them.
+"""Directory of bookies: the running bookies, and a port (client) to each.
 
-A `BookieDirectory` answers two questions at once and without waiting: which bookies are up, and which port leads to
-a given one. Identity is UUID and incarnation, never an address. A port leads to a UUID; every request names the
-incarnation, and the bookie itself judges what it can still say for an earlier one. A bookie that nobody knows has a
-port as well, which says `UNREACHABLE`.
+A `BookieDirectory` answers from memory. A bookie's identity is its UUID and incarnation, not its address. A port
+belongs to a UUID. Every request contains the incarnation, and the bookie decides which requests for an earlier
+incarnation it can still answer. The port of an unknown bookie returns `UNREACHABLE`.
 
-`LocalDirectory` has ports that were put into it (one process, tests); `ClusterDirectory` follows the metadata store.
+`LocalDirectory` contains ports that the process added (single process, tests); `ClusterDirectory` follows the metadata
+store.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ R = TypeVar("R")
 
 
 class BookieDirectory(Protocol):
+    """Running bookies, and the ports to all of them."""
+
     def available(self) -> Sequence[BookieRecord]:
-        """Bookies that are up, read-only ones among them."""
+        """Return the running bookies, including read-only ones."""
         ...
 
     def port(self, bookie: BookieId) -> BookiePort:
-        """The way to `bookie`; one that answers `UNREACHABLE` when there is none."""
+        """Return the port to `bookie`; for an unknown one, a port that returns `UNREACHABLE`."""
         ...
 
     @property
     def storage(self) -> Storage:
-        """Where ledgers are kept whose creator says nothing else."""
+        """Kind of storage for new ledgers whose policy does not choose one."""
         ...
 
     def own_wal(self) -> BookieId | None:
-        """The write-ahead log on object storage that this process writes now."""
+        """Return the write-ahead log on object storage that this process is writing, if any."""
         ...
 
 
 class UnreachablePort:
-    """The port of a bookie that nobody knows: every outcome is unknown. A `BookiePort`."""
+    """Port of an unknown bookie: every request returns `UNREACHABLE`. A `BookiePort`."""
 
     def add(self, request: AddRequest, done: AddDone) -> None:
         asyncio.get_running_loop().call_soon(done, [Status.UNREACHABLE] * len(request.blocks))
@@ -53,11 +55,11 @@ class UnreachablePort:
         return request.refused(Status.UNREACHABLE)
 
 
-_NOBODY = UnreachablePort()
+_UNREACHABLE = UnreachablePort()
 
 
 class BookiesAlone:
-    """The part of a `BookieDirectory` that knows of no object storage."""
+    """Base of a `BookieDirectory` for a process without a write-ahead log on object storage."""
 
     storage: Final = Storage.BOOKIES
 
@@ -66,14 +68,14 @@ class BookiesAlone:
 
 
 class LocalDirectory(BookiesAlone):
-    """Bookies of this process. A `BookieDirectory`."""
+    """Bookies in this process. A `BookieDirectory`."""
 
     def __init__(self) -> None:
         self._records: dict[str, Callable[[], BookieRecord]] = {}
         self._ports: dict[str, BookiePort] = {}
 
     def join(self, record: BookieRecord | Callable[[], BookieRecord], port: BookiePort) -> None:
-        """A bookie is up; a callable record is asked each time (it may turn read-only)."""
+        """Add a running bookie. If `record` is callable, it is called at each use and returns the current record."""
         describe = record if callable(record) else (lambda: record)
         uuid = describe().uuid
         self._records[uuid] = describe
@@ -87,20 +89,20 @@ class LocalDirectory(BookiesAlone):
         return [describe() for describe in self._records.values()]
 
     def port(self, bookie: BookieId) -> BookiePort:
-        return self._ports.get(bookie.uuid, _NOBODY)
+        return self._ports.get(bookie.uuid, _UNREACHABLE)
 
 
 class ClosablePort(BookiePort, Protocol):
-    """A port with a connection behind it."""
+    """Port that owns a connection."""
 
     async def close(self) -> None: ...
 
 
 class ClusterDirectory(BookiesAlone):
-    """Follows `bookies-available` in the metadata store and opens a port per bookie when it is first needed.
+    """Directory that follows `bookies-available` in the metadata store, and opens a bookie's port at its first use.
 
-    A port outlives its bookie's registration: a bookie whose session is over may still answer, and its answers are
-    as good as ever. It is closed when the same UUID registers under another address, or with TLS.
+    A port outlives its bookie's registration: a bookie whose session expired may still answer, and its answers are
+    valid. A port is closed when its UUID registers with another address, or changes its use of TLS.
     """
 
     def __init__(self, store: MetadataStore, connect: Callable[[BookieRecord], ClosablePort]) -> None:
@@ -111,7 +113,7 @@ class ClusterDirectory(BookiesAlone):
         self._ports: dict[str, ClosablePort] = {}
 
     async def start(self) -> None:
-        """Read who is there and follow it from now on. Raises `Unavailable`."""
+        """Read the running bookies, and follow their changes. Raises `Unavailable`."""
         await self._available.start()
 
     async def stop(self) -> None:
@@ -130,7 +132,7 @@ class ClusterDirectory(BookiesAlone):
             return port
         record = self._known.get(bookie.uuid)
         if record is None:
-            return _NOBODY
+            return _UNREACHABLE
         port = self._ports[bookie.uuid] = self._connect(record)
         return port
 

@@ -1,4 +1,4 @@
-"""Whether a closed ledger lies in the entry logs of all its bookies: then no journal is needed to read it."""
+"""Check whether all replicas of a closed ledger are in entry logs, so that no journal is needed to read it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.wire.bookie import LedgerInfoRequest, Status
 
 
 async def is_flushed(record: LedgerRecord, bookies: BookieDirectory) -> bool:
-    """True when the ledger is closed and every replica's checkpoint mark has passed its last block."""
+    """Return whether the ledger is closed and every replica has flushed its last block to the entry log."""
     if record.state is not LedgerState.CLOSED:
         return False
     infos = await asyncio.gather(

@@ -1,14 +1,16 @@
-"""What stands for entries that were lost and given up: blank blocks, made from the ledger's record alone. A core.
+"""Blank blocks in place of permanently lost entries that an operator gave up. Performs no I/O.
 
-    record      holes: entries 4 to 9, six messages and more
+A *hole* is a range of such entries in a closed ledger's record. Blank blocks are made from the record alone:
+
+    record      one hole: entries 4 to 9, with at least six messages
     reader      … block 0-3 │ blank 4-9 │ block 10-… : no gap in entries, message indexes or clocks
 
-So whoever reads a ledger's blocks in order (subscriptions, cursors, the archive, Spark, state logs) goes on over a hole
-as over any block, and sees that there is nothing in it (`block.is_blank`). A bookie is never asked about a hole, also
-when a disk gives its blocks back later: who read a blank block once reads it again.
+So all readers of a ledger's blocks (subscriptions, cursors, the archive, Spark, state logs) read a hole like any other
+blocks, and recognize blank blocks by `block.is_blank`. Bookies are never asked for entries in a hole, even if a disk
+could return their blocks again, because all reads of an entry must return the same block.
 
-A hole is cut into blocks of `BLANK_ENTRIES` from its first entry on, so two readers see the same bytes. Each lost entry
-counts as one message, and the first one as all that is left over.
+A hole is divided into blocks of `BLANK_ENTRIES` from its first entry on, so all readers see the same bytes. Each lost
+entry counts as one message; the first entry also counts for all remaining messages of the hole.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ from quire.wire import block
 from quire.wire.block import Buffer
 
 BLANK_ENTRIES: Final = 4096
+"""Maximum number of entries in one blank block, so that even a long hole needs few blocks."""
 
 
 def hole_at(record: LedgerRecord, entry: int) -> Hole | None:
-    """The hole of a closed ledger that `entry` lies in."""
+    """Return the hole of a closed ledger that contains `entry`, if any."""
     found = (hole for hole in record.holes if hole.first_entry <= entry <= hole.last_entry)
     return next(found, None) if entry <= record.last_entry else None
 
 
 def whole_up_to(record: LedgerRecord, entry: int, end: int) -> int:
-    """The last entry up to `end` before the next hole after `entry`, which is in none."""
+    """Return the last entry, at most `end`, before the next hole after `entry`; `entry` must not be in a hole."""
     return min((hole.first_entry - 1 for hole in record.holes if hole.first_entry > entry), default=end)
 
 
 def blank_at(ledger_id: int, hole: Hole, entry: int) -> Buffer:
-    """The blank block that holds `entry` of a hole."""
+    """Return the blank block that contains `entry` of a hole."""
     part = (entry - hole.first_entry) // BLANK_ENTRIES
     first = hole.first_entry + part * BLANK_ENTRIES
     count = min(BLANK_ENTRIES, hole.last_entry + 1 - first)
@@ -50,7 +53,7 @@ def blank_at(ledger_id: int, hole: Hole, entry: int) -> Buffer:
 
 
 def parts(record: LedgerRecord, first_entry: int, last_entry: int) -> Iterator[tuple[int, int]]:
-    """What of a range of entries lies in no hole, in order."""
+    """Yield the parts of the range from `first_entry` to `last_entry` that are outside holes, in order."""
     for hole in sorted(record.holes, key=lambda each: each.first_entry):
         if hole.first_entry > last_entry:
             break
@@ -62,5 +65,5 @@ def parts(record: LedgerRecord, first_entry: int, last_entry: int) -> Iterator[t
 
 
 def lost_messages(record: LedgerRecord) -> int:
-    """Messages that were given up, as far as is known: at least one an entry."""
+    """Return the number of messages that were given up; one per entry where the exact number is unknown."""
     return sum(max(hole.messages, hole.last_entry + 1 - hole.first_entry) for hole in record.holes)

@@ -1,16 +1,17 @@
-"""Writers that fall silent tell their bookies what is confirmed, once.
+"""Explicit LAC: a writer that becomes idle sends the last confirmed entry (LAC) to its bookies, once.
 
-A block carries the LAC of the moment when it was cut, so the last blocks of a ledger are confirmed and no bookie knows.
-Without an explicit LAC a recovery has to look at them one by one, and a reader in another process does not see them.
+A block contains the LAC as of its creation, so the bookies do not know yet that a ledger's last blocks are confirmed.
+Without an explicit LAC (BookKeeper's
+[ExplicitLacUpdateFlow](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/client/ExplicitLacUpdateFlow.java)),
+a recovery has to read these blocks one by one, and readers in other processes do not see them.
 
-So a topic with a message now and then writes twice for each: the block, and half a second later its LAC. That is
-kept, because rule 7 of recovery rests on it and it is cheap where it matters: a ledger that is written to again within
-`idle_lac_ms` sends none, and those that fell silent in a tick leave together, so that a bookie journals them as one
-group with one fdatasync, however many topics they are of. Many leave in portions: a thousand at once would hold up
-whoever publishes meanwhile by a dozen milliseconds (bench/many_clients.py).
+So a topic with rare messages causes two writes per message: the block, and the LAC half a second later. This is rule 7;
+the cost is small. If a ledger gets another block within `idle_lac_ms`, its writer sends no explicit LAC. Writers that
+became idle in the same tick send together, so a bookie journals their LACs as one group with one fdatasync. Many LACs
+are sent in portions, because a thousand at once would delay other publishers by about 12 ms (`bench/many_clients.py`).
 
-One timer serves all writers of a process. A writer is told when it is young, so that of its confirmations only the
-first in each interval is an entry in a dict.
+One timer serves all writers of a process. A *young* writer has confirmed a block in the current interval of the timer.
+It is recorded once per interval, so only its first confirmation in an interval costs a dict entry.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from quire.runtime.tasks import Tasks
 
 PORTION: Final = 32
 PORTION_INTERVAL_S: Final = 0.025
-"""Explicit LACs that leave at once, and how long the next ones wait: ten thousand that fall silent are no burst."""
+"""Delay between two portions of explicit LACs, so that ten thousand idle writers do not cause a burst."""
 
 
 class Idler(Protocol):
-    """What this file knows of a writer."""
+    """Interface through which this module calls a writer."""
 
     is_young: bool
-    """It was touched in this interval: it need not be again."""
+    """True if the writer has confirmed a block in the current interval."""
 
     @property
     def error(self) -> QuireError | None:
-        """Set when it has ended."""
+        """Error that ended the writer, if any."""
         ...
 
-    async def tell_lac(self) -> None: ...
+    async def write_lac(self) -> None: ...
 
 
 class IdleLacs:
-    """Two generations of writers that confirmed something: who is in the older and not in the younger is idle."""
+    """Writers that confirmed blocks in the current and the last interval; those only in the last one are idle."""
 
     def __init__(self, tasks: Tasks, interval_ms: int) -> None:
         self._tasks = tasks
@@ -50,13 +51,13 @@ class IdleLacs:
         self._young: dict[Idler, None] = {}
         self._old: dict[Idler, None] = {}
         self._silent: dict[Idler, None] = {}
-        """In the order in which they fell silent."""
+        """Idle writers that have not sent their LAC, in the order in which they became idle."""
         self._timer: asyncio.TimerHandle | None = None
         self._portion_timer: asyncio.TimerHandle | None = None
-        """Set while some of the silent wait for their portion."""
+        """Timer of the next portion; set while idle writers wait to send their LAC."""
 
     def touch(self, writer: Idler) -> None:
-        """It confirmed something."""
+        """Record that a writer confirmed a block."""
         self._young[writer] = None
         writer.is_young = True
         if self._timer is None:
@@ -91,12 +92,12 @@ class IdleLacs:
         portion = list(islice(self._silent, PORTION))
         for writer in portion:
             del self._silent[writer]
-        self._tasks.start(self._tell(portion), "explicit LACs")
+        self._tasks.start(self._write_lacs(portion), "explicit LACs")
         if self._silent:
             self._portion_timer = asyncio.get_running_loop().call_later(
                 PORTION_INTERVAL_S, self._send_portion
             )
 
-    async def _tell(self, writers: list[Idler]) -> None:
-        told = [writer.tell_lac() for writer in writers if writer.error is None]
-        await asyncio.gather(*told, return_exceptions=True)
+    async def _write_lacs(self, writers: list[Idler]) -> None:
+        writes = [writer.write_lac() for writer in writers if writer.error is None]
+        await asyncio.gather(*writes, return_exceptions=True)

@@ -1,17 +1,17 @@
-"""What of a ledger is lost for good, and how an operator gives it up.
+"""Detection of permanently lost entries, and an operator's order to give them up.
 
-    look      reads the whole ledger, past every copy, and names each hole: entries that no bookie can give and that
-              none may still have, and the messages in them
-    give up   recovers the ledger first, if it is not closed (rule 26: it ends before the damage), looks, and adds the
-              holes to its record, by version
+    look      reads the whole ledger, from any copy, and lists each hole: entries that no bookie can return now or
+              later, with the number of their messages
+    give up   recovers the ledger first, if it is not closed (rule 26: it is closed before the damage); then searches
+              it like `look`, and adds the holes to the ledger's record by compare-and-set
 
-From then on readers find blank blocks there (`holes`). A hole that was given up stays one. An entry is lost only when
-each bookie that the record names or ever named, for whichever entries, has answered about it, or is one that an
-operator gave up and that is not up; one that is merely silent stops it all: its blocks may come back. Nor is it lost
-while it lies elsewhere, in the archive, where readers find what bookies lost; a hole before it would hide it from them.
+From then on, readers get blank blocks for these entries (`holes`), permanently. An entry is lost only if each bookie
+that the record names or ever named has answered that it cannot return the entry, or was given up by an operator and is
+not running. The search fails if a bookie does not answer, because it may have the blocks. An entry in the archive is
+not lost.
 
-How many messages a hole had is told by the index of the next block. At either end of a ledger there is none; then the
-topic's own totals tell (`Span`), if they are known, and else each entry counts as one.
+The number of messages in a hole follows from the message indexes of the blocks before and after it. At the ends of a
+ledger, the totals in the topic's record are used (`Span`), if known; otherwise, each entry counts as one message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quire.ledger import holes, labels, recovery, states
-from quire.ledger.answers import FINAL, told, valid_run
+from quire.ledger.answers import FINAL, describe_answers, valid_run
 from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
+from quire.metadata.cluster import confirm_cluster
 from quire.metadata.records import BookieIntent, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import CorruptionError, NotFound, OutcomeUnknown, Unavailable, VersionConflict
 from quire.runtime.limits import MIB
@@ -38,25 +39,30 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 2 * MIB
 _PROBES_MAX: Final = 64
-"""Entries of a hole that are asked for at once: nobody can tell where the next block begins."""
+"""Maximum number of entries that are requested in parallel to find the next readable block after a hole."""
 
 _ROUNDS_MAX: Final = 20
+"""Conflicts before `give_up` raises `Unavailable`; each conflict means that another process made progress."""
 
 
 Elsewhere = Callable[[int, int], Awaitable[Sequence[Buffer]]]
-"""Proven blocks from an entry on, as many as some bytes hold, from where a closed ledger lies beside the bookies.
+"""Function that reads a closed ledger's copy outside the bookies, in the archive.
 
-Raises `NotFound` and `CorruptionError` when they are not there, and `Unavailable` when nobody knows.
+It returns verified blocks from an entry on, up to a number of bytes. It raises `NotFound` or `CorruptionError` if the
+copy has no such blocks, and `Unavailable` if this is unknown.
 """
 
 
 async def nowhere(entry: int, bytes_max: int) -> Sequence[Buffer]:
-    """The `Elsewhere` of a ledger that only bookies have."""
+    """Return no blocks, because the ledger has no copy outside the bookies. An `Elsewhere`."""
     return ()
 
 
 class Span(NamedTuple):
-    """The messages of a ledger by its topic's list: index of the first, and of the one after the last; -1 unknown."""
+    """Range of message indexes of a ledger, from its topic's record: first index, and index after the last one.
+
+    A field is -1 if unknown.
+    """
 
     first_index: int = -1
     end_index: int = -1
@@ -64,7 +70,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """What was found in a ledger, as its record was then. `new` holes were not given up yet; `why`, for each."""
+    """Result of a search: the ledger's record, holes that are not in the record yet (`new`), and the reason of each."""
 
     record: LedgerRecord
     new: tuple[Hole, ...] = ()
@@ -72,38 +78,48 @@ class Loss:
 
 
 async def look(parts: LedgerContext, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
-    """Look at the whole ledger and change nothing. Raises `NotFound`, `Unavailable` while a bookie is silent."""
+    """Search the whole ledger without changing it.
+
+    Raises `NotFound`, and `Unavailable` while a bookie does not answer.
+    """
     record, _ = await _load(parts, ledger_id)
     return await _look(parts, record, span, elsewhere)
 
 
 async def give_up(parts: LedgerContext, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
-    """Give up what is lost for good; the answer has the record as it is then. Raises as `look` does."""
+    """Give up the permanently lost entries; return the holes with the changed record.
+
+    Raises the errors of `look`, and `WrongCluster` if the metadata store may be incomplete or outdated.
+    """
     for _ in range(_ROUNDS_MAX):
         record, version = await _load(parts, ledger_id)
         try:
             if record.state is not LedgerState.CLOSED:
+                await parts.home.guard("")
                 gone = await _gone(parts, record)
                 await recovery.recover(parts, ledger_id, accept_loss=True, gone=gone)
                 continue
             found = await _look(parts, record, span, elsewhere)
             if found.new:
+                await parts.home.guard("")
                 record = states.given_up(record, found.new)
                 version = await parts.store.put(paths.ledger(ledger_id), encode(record), version)
-                labels.tell(parts.bookies.port, record, version)
+                labels.send(parts.bookies.port, record, version)
                 parts.reports.may_lack(ledger_id, "entries were given up")
         except (VersionConflict, OutcomeUnknown):
             continue
-        parts.replicas.ended(ledger_id)
+        parts.replicas.forget_loss(ledger_id)
         for hole, why in zip(found.new, found.why, strict=True):
             _tell(record, hole, why)
         return Loss(record, found.new, found.why)
-    raise Unavailable(f"ledger {ledger_id} is being changed by others all the time; try again")
+    raise Unavailable(
+        f"cannot give up entries of ledger {ledger_id}: other processes keep changing its record; try again"
+    )
 
 
 def _tell(record: LedgerRecord, hole: Hole, why: str) -> None:
     _log.warning(
-        "ledger %d (%s): entries %d to %d, %d messages, were given up on an operator's word: %s",
+        "ledger %d (%s): gave up entries %d to %d (%d messages) on an operator's order: %s",
         record.ledger_id,
         record.purpose,
         hole.first_entry,
@@ -130,10 +146,13 @@ async def _look(parts: LedgerContext, record: LedgerRecord, span: Span, elsewher
 
 
 async def _gone(parts: LedgerContext, record: LedgerRecord) -> set[str]:
-    """Bookies of the ledger, by UUID, that never come back: not up, and retired or given up. No write-ahead log.
+    """Return the UUIDs of the ledger's bookies that will not return: not running, and retired or given up.
 
-    One that drains is not among them: it may start again at this moment, and holds what is not copied yet.
+    Write-ahead logs are not included. A draining bookie is not included, because it may restart at any time with data
+    that are not copied yet. Raises `WrongCluster` if the store cannot prove that a bookie without a record was retired.
     """
+    if parts.home.cluster:
+        await confirm_cluster(parts.store, parts.home.cluster)
     known = await known_bookies(parts.store)
     up = {each.uuid for each in parts.bookies.available()}
     named = {bookie.uuid for bookie in states.holders(record) if not bookie.is_wal} - up
@@ -141,13 +160,13 @@ async def _gone(parts: LedgerContext, record: LedgerRecord) -> set[str]:
 
 
 class _Lost(NamedTuple):
-    """No bookie can give the entry."""
+    """Result of a probe for an entry that no bookie can return, and that is not in the archive either."""
 
     why: str
 
 
 _Blocks = list[tuple[BlockHeader, int]]
-"""Headers of intact blocks that follow one another, and how many messages each has."""
+"""Headers of contiguous intact blocks, with the number of messages of each."""
 
 
 def _counted(found: Sequence[tuple[Buffer, BlockHeader]], last: int) -> _Blocks:
@@ -155,7 +174,10 @@ def _counted(found: Sequence[tuple[Buffer, BlockHeader]], last: int) -> _Blocks:
 
 
 class _Walk:
-    """From a ledger's first entry to its last, over what is there and what is not."""
+    """Search of a ledger from its first entry to its last: reads blocks, and collects holes in `found`.
+
+    `gone` contains the UUIDs of bookies that will not return; their missing answers count as "no such block".
+    """
 
     def __init__(
         self, parts: LedgerContext, record: LedgerRecord, span: Span, gone: set[str], elsewhere: Elsewhere
@@ -166,14 +188,14 @@ class _Walk:
         self._gone = gone
         self._elsewhere = elsewhere
         self._first: BookieId | None = None
-        """Who gave the last blocks, and is asked first for the next."""
+        """Bookie that returned the last blocks; it is asked first for the next ones."""
         self._index = span.first_index
         self._clock_ms = -1
         self.found: list[Hole] = []
         self.why: list[str] = []
 
     async def last_confirmed(self) -> int:
-        """Of a ledger that is not closed: as far as its bookies know; asking does not fence."""
+        """Return the greatest LAC that the bookies of an unclosed ledger report, without fencing it."""
         ensemble = states.ensemble(self._record.fragments[-1])
         answers = await asyncio.gather(*(self._ask(bookie, BEYOND) for bookie in ensemble))
         return max(answer.lac for answer in answers)
@@ -186,15 +208,15 @@ class _Walk:
             await self._walk(first, last, self._end_index(last, last_entry))
 
     def _end_index(self, last: int, last_entry: int) -> int:
-        """Index of the first message after `last`, by the hole that follows or by the topic; -1 unknown."""
+        """Return the index of the first message after `last`, from the next hole or the topic; -1 if unknown."""
         if last == last_entry:
             return self._span.end_index
         following = holes.hole_at(self._record, last + 1)
-        assert following is not None, "a part that is in no hole ends at one"
+        assert following is not None, "a range outside holes ends at a hole"
         return following.first_index
 
     def _pass(self, hole: Hole) -> None:
-        """A hole that was given up before."""
+        """Skip a hole that was given up earlier."""
         self._index = hole.first_index + max(hole.messages, hole.last_entry + 1 - hole.first_entry)
         self._clock_ms = hole.clock_ms
 
@@ -206,7 +228,7 @@ class _Walk:
                 continue
             first, why = entry, answer.why
             entry, blocks = await self._next(entry + 1, last)
-            if blocks:  # which may begin before what was asked for: a disk has its good moments
+            if blocks:  # they may begin before the requested entry, if a failing disk could read it this time
                 entry = min(entry, blocks[0][0].first_entry)
             if entry > first:
                 self._lost(first, entry - 1, blocks[0][0] if blocks else None, why, end_index)
@@ -219,7 +241,7 @@ class _Walk:
         return header.last_entry + 1
 
     async def _next(self, entry: int, last: int) -> tuple[int, _Blocks]:
-        """The next entry that somebody has, and the blocks from there on; after `last` when there is none."""
+        """Return the next readable entry and the blocks from it on; an entry after `last` and [] if there is none."""
         width = 1
         while entry <= last:
             some = range(entry, min(entry + width, last + 1))
@@ -232,7 +254,7 @@ class _Walk:
         return entry, []
 
     def _lost(self, first: int, last: int, following: BlockHeader | None, why: str, end_index: int) -> None:
-        """Write a hole down; `following` is the header of the next block, else `end_index` is what is known."""
+        """Record a hole. `following` is the header of the next block; `end_index` is used if there is none."""
         entries = last + 1 - first
         end_index = following.first_index if following is not None else end_index
         index = self._index if self._index >= 0 else max(0, end_index - entries)
@@ -250,7 +272,10 @@ class _Walk:
         self._index = index + self.found[-1].messages
 
     async def _probe(self, entry: int, last: int) -> _Blocks | _Lost:
-        """What somebody has from `entry` on. Raises `Unavailable` when nobody has and one may."""
+        """Return blocks from `entry` on, from any bookie or the archive; `_Lost` if the entry is permanently lost.
+
+        Raises `Unavailable` if no bookie returned the entry, but one may still have it.
+        """
         index = states.fragment_index(self._record, entry)
         asked = (*states.ensemble(self._record.fragments[index]), *states.others(self._record, index))
         answers: dict[BookieId, ReadResponse] = {}
@@ -268,15 +293,15 @@ class _Walk:
         try:
             there = await self._elsewhere(entry, _READ_BYTES)
         except (NotFound, CorruptionError) as error:
-            why = f"{told(answers)}; and in the archive: {error}"
+            why = f"{describe_answers(answers)}; archive: {error}"
         else:
-            why = told(answers)
+            why = describe_answers(answers)
             if blocks := _counted([(found, verify(found)) for found in there], last):
                 return blocks
-        self._check_nobody_may_have_it(entry, answers)
+        self._check_all_lack_it(entry, answers)
         return _Lost(why)
 
-    def _check_nobody_may_have_it(self, entry: int, answers: dict[BookieId, ReadResponse]) -> None:
+    def _check_all_lack_it(self, entry: int, answers: dict[BookieId, ReadResponse]) -> None:
         silent = [
             bookie
             for bookie, answer in answers.items()
@@ -284,8 +309,9 @@ class _Walk:
         ]
         if silent:
             raise Unavailable(
-                f"entry {entry} of ledger {self._record.ledger_id} may still be on {silent[0]}: {told(answers)}; bring "
-                f"that bookie back, or say with `quire bookies recover {silent[0].uuid}` that it never comes back"
+                f"entry {entry} of ledger {self._record.ledger_id} may still be on {silent[0]}: "
+                f"{describe_answers(answers)}; start that bookie, or give it up permanently with "
+                f"`quire bookies recover {silent[0].uuid}`"
             )
 
     async def _ask(self, bookie: BookieId, entry: int) -> ReadResponse:

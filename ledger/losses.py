@@ -1,7 +1,7 @@
-"""What an operator asks about ledgers that lost something, and decides. Any broker answers.
+"""Operators' commands for ledgers that lost entries. Any broker can execute them.
 
-Answers are JSON objects with the names of REST. How many messages a topic's segment has is looked up in the topic's
-list (`loss.Span`), so that holes at the ends of a ledger are counted, too.
+Results are JSON objects with the field names of the REST API. The message indexes of a topic's segment are read from
+the topic's record (`loss.Span`), so that the messages in holes at the ends of a ledger can be counted.
 """
 
 from __future__ import annotations
@@ -21,41 +21,43 @@ _TOPIC = "topic:"
 
 
 class SegmentReader(Protocol):
-    """What is needed of a reader of the archive."""
+    """Interface of an archived segment's reader."""
 
     async def read(self, first_entry: int, bytes_max: int) -> Sequence[Buffer]: ...
 
 
 class SegmentOpener(Protocol):
-    """What is needed of `Archive`, which stands above this room."""
+    """Interface of `tiering.Archive`, which this package must not import."""
 
     def open(self, pointer: ArchivePointer) -> SegmentReader: ...
 
 
 class Losses:
+    """Search for lost entries, and orders to give them up."""
+
     def __init__(self, ledgers: Ledgers, archive: SegmentOpener | None = None) -> None:
         self._ledgers = ledgers
         self._archive = archive
         self._store = ledgers.store
 
     async def recover(self, ledger_id: int) -> dict[str, Any]:
-        """Fence, recover and close. Raises `LostForGood` where a person must decide."""
+        """Fence, recover and close the ledger. Raises `LostForGood` if an operator must decide."""
         try:
             record = await self._ledgers.recover(ledger_id)
         except NotFound:
-            raise NotFound(f"there is no ledger {ledger_id}") from None
+            raise NotFound(f"ledger {ledger_id} does not exist") from None
         return _shown(Loss(record))
 
     async def look(self, ledger_id: int) -> dict[str, Any]:
-        """What would be given up; changes nothing."""
+        """Return the entries that `give_up` would give up, without changing anything."""
         return _shown(await self._ledgers.look_for_loss(ledger_id, *await self._beside(ledger_id)))
 
     async def give_up(self, ledger_id: int) -> dict[str, Any]:
-        """Give up what is lost for good: afterwards everything that reads the ledger goes on after it."""
+        """Give up the permanently lost entries; from then on, readers of the ledger skip them."""
         return _shown(await self._ledgers.give_up(ledger_id, *await self._beside(ledger_id)))
 
     async def known(self) -> list[dict[str, Any]]:
-        """Ledgers of which repair, or this process, met an entry that is lost for good and not given up."""
+        """List ledgers in which repair, or this process, found permanently lost entries that are not given up."""
         found = {ledger_id: str(error) for ledger_id, error in self._ledgers.lost().items()}
         try:
             value = (await self._store.get(paths.REPAIR_PROGRESS)).value
@@ -69,12 +71,12 @@ class Losses:
             except NotFound:
                 continue
             if segment is not None and segment.archive is not None:
-                what = f"readers go to the archive for what bookies lost: {what}"
+                what = f"readers use the archive for lost entries: {what}"
             rows.append({"ledgerId": ledger_id, "purpose": purpose, "what": what})
         return rows
 
     async def _beside(self, ledger_id: int) -> tuple[Span, Elsewhere]:
-        """What is known of the ledger beside its record: its messages, and its copy in the archive."""
+        """Return the ledger's range of message indexes, from its topic's record, and a reader of its archived copy."""
         _, segment = await self._segment(ledger_id)
         if segment is None:
             return Span(), nowhere
@@ -83,11 +85,11 @@ class Losses:
         return _span_of(segment), self._archive.open(segment.archive).read
 
     async def _segment(self, ledger_id: int) -> tuple[str, SegmentRecord | None]:
-        """The ledger's purpose, and its row in its topic's list, if it has one. Raises `NotFound`."""
+        """Return the ledger's purpose, and its segment record if a topic lists it. Raises `NotFound`."""
         try:
             purpose = (await self._ledgers.info(ledger_id)).purpose
         except NotFound:
-            raise NotFound(f"there is no ledger {ledger_id}") from None
+            raise NotFound(f"ledger {ledger_id} does not exist") from None
         if not purpose.startswith(_TOPIC):
             return purpose, None
         domain, _, name = purpose.removeprefix(_TOPIC).partition("://")
@@ -95,7 +97,7 @@ class Losses:
         try:
             topic = await topics.load(self._store, paths.topic(tenant, namespace, local, domain))
             return purpose, topic.segment(ledger_id)
-        except NotFound:  # an orphan, or an older version's compacted ledger
+        except NotFound:  # an orphan, or a compacted ledger of an older version
             return purpose, None
 
 

@@ -1,12 +1,12 @@
-"""Open ledgers that have fewer copies than they should are widened when there are bookies again.
+"""Widening of narrow ledgers: an open ledger with too few copies gets more when bookies are available.
 
-A fragment narrows when a bookie is lost and no other is there, and a ledger may begin narrow. Its blocks are safe, but
-against one loss less; so as soon as a bookie offers itself the ledger goes on with it, by a change like any other.
-A tick serves so many ledgers that ten thousand of them do not all
-write to the metadata store at once.
+A fragment becomes narrow when a bookie fails and no replacement is running; a ledger may also start narrow. Its blocks
+are confirmed by the ack quorum, but tolerate fewer losses. As soon as a bookie is available, an ordinary ensemble
+change adds it. The number of changes per tick has a limit, so that ten thousand ledgers do not write to the metadata
+store at once.
 
-What lies in the closed fragments is repair's: who closes a ledger of which some copy may be missing, or lack blocks
-that its ack quorum has, reports it as under-replicated (`LedgerContext.closed`).
+Repair widens closed fragments: the process that closes a ledger reports it as under-replicated if a copy may be missing
+or incomplete (`LedgerContext.closed`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from itertools import islice
 from typing import Final, Protocol
 
 INTERVAL_S: Final = 1.0
+"""Time between two ticks, in seconds."""
 WIDENED_PER_TICK_MAX: Final = 64
+"""Maximum number of ledgers that are widened per tick; each costs one write to the metadata store."""
 
 
 class Widened(Protocol):
-    """What this file knows of a writer."""
+    """Interface through which this module calls a writer."""
 
     def widen(self) -> None:
-        """Ask for more bookies; nothing happens when there are none."""
+        """Add bookies to the ensemble, if more are available."""
         ...
 
 
 class Narrow:
-    """The narrow ledgers of a process, in the order in which they are served."""
+    """Writers of this process's narrow ledgers, in the order in which they are widened."""
 
     def __init__(self) -> None:
         self._writers: dict[Widened, None] = {}
@@ -53,8 +55,8 @@ class Narrow:
         self._timer = None
         served = list(islice(self._writers, WIDENED_PER_TICK_MAX))
         for writer in served:
-            if writer in self._writers:  # widening one may have ended another
-                self._writers[writer] = self._writers.pop(writer)  # to the end of the line
+            if writer in self._writers:  # an earlier `widen` in this loop may have ended this writer
+                self._writers[writer] = self._writers.pop(writer)  # to the end of the queue
                 writer.widen()
         if self._writers:
             self._arm()

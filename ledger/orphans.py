@@ -1,12 +1,14 @@
-"""All ledgers there are, and those that nobody lists.
+"""Enumeration of all ledgers, and search for orphaned ledgers, which no owner lists.
 
-A ledger's record is written before anything else, and its owner lists it right after; a process that dies between the
-two leaves an *orphan*: a record, perhaps bytes, and nobody who would ever read or delete them. `purpose` in the record
-says who should list it. The search is made on demand, for it reads everything: ledgers first, lists after that, so a
-ledger that was listed meanwhile is found; and only ledgers older than `grace_ms` count, for an owner may be about to
-list a young one.
+A ledger's record is written first, and its owner lists the ledger right after. A process that dies between these writes
+leaves an *orphan*: a record, perhaps blocks, and no owner that would read or delete them. The record's `purpose` names
+the owner that should list it.
 
-What it cannot judge (a purpose that it does not know) is no orphan. Nothing is deleted unless it is asked for.
+The search runs on demand, because it reads all records. It reads the ledgers' records before the owners' lists, so a
+ledger that its owner lists meanwhile does not count as an orphan. Only ledgers older than `grace_ms` count, because an
+owner may be about to list a younger one. A ledger with an unknown purpose is not an orphan. Orphans are deleted only on
+an operator's order. Immediately before each deletion, the store's cluster id is confirmed, and the ledger's record and
+its owner's list are read again (`is_listed`).
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound
 
 GRACE_MS: Final = 3_600_000
+"""Age in ms from which a ledger may be an orphan: far longer than an owner needs to list a new ledger."""
 
 
 class Orphan(NamedTuple):
-    """A ledger that its owner does not list."""
+    """Ledger that its owner does not list."""
 
     ledger_id: int
     purpose: str
@@ -36,14 +39,14 @@ class Orphan(NamedTuple):
 
 
 async def ledger_ids(store: MetadataStore) -> AsyncIterator[int]:
-    """The id of every ledger that has a record, in at most 257 operations."""
+    """Yield the id of every ledger that has a record, in at most 257 operations."""
     for folder in await store.children(paths.LEDGERS):
         for name in await store.children(f"{paths.LEDGERS}/{folder}"):
             yield int(name, 16)
 
 
 async def orphans(store: MetadataStore, now_ms: int, grace_ms: int = GRACE_MS) -> list[Orphan]:
-    """Ledgers of topics and state logs that these do not list."""
+    """Return the ledgers of topics and state logs that their owners do not list."""
     candidates: dict[int, LedgerRecord] = {}
     async for ledger_id in ledger_ids(store):
         path = paths.ledger(ledger_id)
@@ -63,7 +66,7 @@ async def orphans(store: MetadataStore, now_ms: int, grace_ms: int = GRACE_MS) -
 
 
 async def _listed(store: MetadataStore) -> set[int]:
-    """Ledgers that some topic's list or some state log names."""
+    """Return the ledgers that a topic or a state log lists."""
     found: set[int] = set()
     async for path in _leaves(store, paths.TOPICS, 4):
         try:
@@ -79,6 +82,27 @@ async def _listed(store: MetadataStore) -> set[int]:
         except NotFound:
             continue
     return found
+
+
+async def is_listed(store: MetadataStore, record: LedgerRecord) -> bool:
+    """Return whether the owner named by the ledger's purpose lists it now; True if the purpose is unknown."""
+    kind, _, whose = record.purpose.partition(":")
+    try:
+        if kind in ("topic", "compacted"):
+            domain, _, name = whose.partition("://")
+            tenant, namespace, local = name.split("/", 2)
+            topic = await topics.load(store, paths.topic(tenant, namespace, local, domain))
+            compacted = topic.record.compacted
+            listed = {segment.ledger_id for segment in topic.segments}
+            return record.ledger_id in listed or (
+                compacted is not None and compacted.ledger_id == record.ledger_id
+            )
+        if kind == "state":
+            path = paths.state_log(*whose.split("/"))
+            return record.ledger_id in decode(StateLogRecord, (await store.get(path)).value, path).ledgers
+    except NotFound:
+        return False
+    return True
 
 
 async def _leaves(store: MetadataStore, path: str, depth: int) -> AsyncIterator[str]:

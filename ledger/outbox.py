@@ -1,11 +1,11 @@
-"""What one turn of the event loop has for one bookie travels in one request, whatever its ledgers.
+"""Batching of adds: all blocks for one bookie in one turn of the event loop share one request, over all ledgers.
 
-Writers of many ledgers `send` here. At the end of the turn each bookie that has something gets one `AddRequest` (8 MiB
-at most, else several). Its statuses go back to the writers in order, and only then is each writer told once to advance,
-so ten blocks of a ledger that one journal group made durable are one confirmation.
+Writers of many ledgers call `send`. At the end of the turn, each bookie with queued blocks gets one `AddRequest`, or
+several if they exceed 8 MiB. The response's statuses are passed to the writers in order, and then `advance` of each
+writer is called once, so ten blocks of a ledger in one request cause one confirmation.
 
-That is why ten thousand ledgers with a block each cost little more than one ledger with ten thousand: no task, no
-future and no timer belongs to a block.
+So ten thousand ledgers with one block each cost little more than one ledger with ten thousand blocks, because no block
+has a task, future or timer of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
-from quire.ledger.writer_core import Asker, Outgoing, Pending, Replica
+from quire.ledger.writer_core import AnswerSink, Outgoing, Pending, Replica
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX
 from quire.wire.bookie import AddRequest, BookieId, BookiePort, Status
 
@@ -22,9 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """`port` finds a bookie's port; `at_end` puts off until the end of the turn.
+    """Queues of blocks by bookie. `port` returns a bookie's port; `at_end` schedules a call at the end of the turn.
 
-    See `AddRequest` for `recovery` and `priority`. What is no recovery's was sealed by the broker that sends it.
+    `recovery` and `priority` are flags of each `AddRequest`. Outside a recovery, requests are marked `is_sealed_here`,
+    because this process has created the blocks.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class Outbox:
         self._recovery = recovery
         self._priority = priority
         self._outgoing: WeakValueDictionary[BookieId, Outgoing] = WeakValueDictionary()
-        """Replicas keep them: a bookie to which nobody writes has none."""
+        """Queue of each bookie. The values are weak: a queue exists while a replica of a writer refers to it."""
         self._due: list[Outgoing] = []
-        """Those in which something waits."""
+        """Queues that are not empty."""
 
     def send(self, pending: Pending, replica: Replica) -> None:
-        """Queue one block for one bookie; the answer comes to `replica.core`."""
+        """Queue one block for one bookie; the response is delivered to `replica.core`."""
         outgoing = replica.outgoing
         if outgoing is None:
             outgoing = replica.outgoing = self._outgoing_to(replica.bookie)
@@ -75,8 +76,19 @@ class Outbox:
         self._port(bookie).add(request, lambda statuses: _distribute(sent, statuses))
 
 
+class Outboxes:
+    """Outboxes of one process, by kind of traffic."""
+
+    def __init__(
+        self, port: Callable[[BookieId], BookiePort], at_end: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self.usual = Outbox(port, at_end)
+        self.recovery = Outbox(port, at_end, recovery=True, priority=True)
+        self.priority = Outbox(port, at_end, priority=True)
+
+
 def _requests_of(waiting: list[tuple[Pending, Replica]]) -> Iterator[Sequence[tuple[Pending, Replica]]]:
-    """What waits, in order, as much at once as a request may have."""
+    """Split queued blocks, in order, into requests that do not exceed the size limit."""
     sizes = [len(pending.block) for pending, _ in waiting]
     if sum(sizes) <= ADD_REQUEST_BYTES_MAX:
         yield waiting
@@ -91,12 +103,12 @@ def _requests_of(waiting: list[tuple[Pending, Replica]]) -> Iterator[Sequence[tu
 
 
 def _distribute(sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status]) -> None:
-    """All answers first, then one `advance` per writer: no callback before all acks are counted."""
+    """Deliver all statuses, then call `advance` once per writer, so all acks are counted before any callback runs."""
     assert len(statuses) == len(sent)
-    touched: dict[Asker, None] = {}
+    touched: dict[AnswerSink, None] = {}
     if any(statuses):
         _count(sent, statuses, touched)
-    else:  # all are OK, which is 0: as `answered` does it, without a call for each block
+    else:  # all are OK, which is 0: do what `answered` does, without a call for each block
         for pending, replica in sent:
             pending.acks |= replica.bit
             touched[replica.core] = None
@@ -104,16 +116,16 @@ def _distribute(sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Stat
         try:
             core.advance()
         except Exception:
-            _log.exception("the owner of ledger %d failed on a confirmation", core.ledger_id)
+            _log.exception("ledger %d: the listener failed on a confirmation", core.ledger_id)
 
 
 def _count(
-    sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status], touched: dict[Asker, None]
+    sent: Sequence[tuple[Pending, Replica]], statuses: Sequence[Status], touched: dict[AnswerSink, None]
 ) -> None:
-    """Answers of which some are refusals."""
+    """Deliver statuses that are not all OK; add each writer to `touched`."""
     for (pending, replica), status in zip(sent, statuses, strict=True):
         touched[core := replica.core] = None
         try:
             core.answered(pending, replica, status)
         except Exception:
-            _log.exception("the owner of ledger %d failed on an answer", core.ledger_id)
+            _log.exception("ledger %d: the writer failed on a bookie's response", core.ledger_id)

@@ -1,7 +1,7 @@
-"""A node of the metadata store that one owner changes by version: a ledger's record, the list of a state log.
+"""Metadata node that one owner changes by compare-and-set: a ledger's record, or a state log's list of ledgers.
 
-A put whose outcome is unknown is put again: if it conflicts now and the value is as we wrote it, the first put was
-done. Any other conflict means that somebody else owns the node now (`Fenced`).
+A put with an unknown outcome is repeated. If it then conflicts and the node has the value of the put, the first attempt
+was executed. Any other conflict means that another process owns the node now (`Fenced`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from quire.runtime.errors import (
 
 
 class OwnedNode:
-    """`version` -1: it is yet to be made. For errors: `what` it is, and what to do `then` when its value is unknown."""
+    """Node with one owner. `version` is -1 before it is created.
+
+    Error texts contain `what`, the name of the node, and `then`, the advice if the outcome of a put is unknown. A put
+    is tried at most `attempts_max` times while the store does not answer; the owner may change that number.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,7 @@ class OwnedNode:
         self._what = what
         self._then = then
         self.version = version
-        self._attempts_max = attempts_max
+        self.attempts_max = attempts_max
         self._retry_s = retry_s
 
     async def put(
@@ -49,9 +53,14 @@ class OwnedNode:
         atomically_with: Sequence[Step] = (),
         given_up: Callable[[], QuireError | None] = lambda: None,
     ) -> None:
-        """Make `value` the node's, with those steps. Raises `Fenced`, `OutcomeUnknown`, or why it is given up."""
-        in_doubt = False
-        for _ in range(self._attempts_max):
+        """Write `value` and execute the steps, in one transaction.
+
+        `given_up` is called before each attempt; if it returns an error, this error is raised. Raises `Fenced`,
+        `OutcomeUnknown`.
+        """
+        in_doubt, attempts = False, 0
+        while attempts < self.attempts_max:
+            attempts += 1
             if (error := given_up()) is not None:
                 raise error
             try:
@@ -69,7 +78,7 @@ class OwnedNode:
         raise OutcomeUnknown(f"{self._what}: the metadata store does not answer; {self._then}")
 
     async def delete(self, atomically_with: Sequence[Step]) -> None:
-        """Remove it and do `atomically_with`, all or nothing. Raises `Fenced`, and what the store raises."""
+        """Delete the node and execute the steps, in one transaction. Raises `Fenced`, and the store's errors."""
         assert self.version >= 0
         try:
             await self._store.transact([Delete(self.path, self.version), *atomically_with])
@@ -77,7 +86,7 @@ class OwnedNode:
             raise self._fenced(conflict) from conflict
 
     async def _replace(self, value: bytes, atomically_with: Sequence[Step]) -> int:
-        """The new version."""
+        """Create or replace the node; return its new version."""
         if self.version < 0:
             await self._store.create(self.path, value)
             return 0
@@ -87,7 +96,7 @@ class OwnedNode:
         return self.version + 1
 
     async def _is_written(self, value: bytes) -> bool:
-        """After a put in doubt and a conflict: was it our own put that changed the version?"""
+        """Return whether a put with an unknown outcome was executed, after its repetition conflicted."""
         try:
             node = await self._store.get(self.path)
         except QuireError:
@@ -98,4 +107,4 @@ class OwnedNode:
         return True
 
     def _fenced(self, conflict: QuireError) -> Fenced:
-        return Fenced(f"{self._what} was taken over: {conflict}")
+        return Fenced(f"{self._what} was taken over by another process: {conflict}")

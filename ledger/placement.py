@@ -1,18 +1,21 @@
-"""Which bookies a new fragment goes to: distinct racks where racks are known, then the least loaded.
+"""Placement of fragments on bookies: distinct racks where racks are known, then the least loaded.
 
-Pure: who is there, how loaded each is and chance are handed in. The load is the number of open ledgers that this
-process has placed on a bookie: it is exact for our own writers, known at once, and since new ledgers begin all the
-time it evens out over processes; a bookie that joins has none and is taken first. Full disks weigh: at equal loads
-a bookie whose disk is half empty has as much room per ledger as one with twice the ledgers on an empty disk. Between
-equals chance decides, so that many brokers that start together do not all pick the same three.
+It follows BookKeeper's
+[RackawareEnsemblePlacementPolicy](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/client/RackawareEnsemblePlacementPolicy.java).
+This module is pure: bookies, loads and random numbers are arguments.
 
-A bookie that failed a writer is in *quarantine* for a while: it is taken only where there would be too few without it.
-Whoever does not answer for a minute would otherwise get every new ledger of that minute, having the least load.
+- The load of a bookie is the number of open ledgers that this process placed on it. Other processes' ledgers are not
+  counted; since ledgers roll all the time, the load evens out over processes. A new bookie has no load and is chosen
+  first.
+- The load is divided by the free share of the disk: a half-full disk gets half as many ledgers as an empty one.
+- Ties are broken at random, so that brokers that start together do not all choose the same three bookies.
+- A bookie that failed a writer is in *quarantine* for a while, and is chosen only if there are too few others.
+  Otherwise, a bookie that does not answer would get every new ledger, because it has the least load.
+- A bookie with a full disk accepts only blocks of high priority (`bookie.room`). State logs may be placed on full
+  bookies if there are too few others, and so may new ledgers, which are empty until a client publishes. Otherwise, no
+  topic could be loaded, read or deleted while the disks are full.
 
-A full disk takes no new blocks but those of high priority (`bookie.room`). What has that, or is empty as long as nobody
-publishes, may be placed on one where there are too few others: else nothing could be loaded, read or deleted there.
-
-Fewer bookies than asked for may come back: the caller decides whether a narrow fragment will do.
+Fewer bookies than requested may be returned; the caller decides whether a narrow fragment is acceptable.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ from quire.runtime.errors import Unavailable
 from quire.wire.bookie import BookieId
 
 QUARANTINE_S: Final = 10.0
-"""About a session of the metadata store: a bookie that is dead for longer is not available any more."""
+"""Duration of a quarantine in seconds. It is about the session time-out of the metadata store, after which a dead
+bookie is not registered any more.
+"""
 
 _ROOM_LEAST: Final = 0.05
-"""Below this share of free disk a bookie weighs no more: it is about to turn read-only by itself."""
+"""Lower bound of a disk's free share in the load formula; a bookie with less free space soon becomes read-only."""
 
 
 def bookie_id(record: BookieRecord) -> BookieId:
@@ -36,7 +41,7 @@ def bookie_id(record: BookieRecord) -> BookieId:
 
 
 class Quarantine:
-    """Who failed a writer of this process lately. `now` gives seconds and never goes back."""
+    """Bookies that recently failed a writer of this process. `now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float], seconds: float = QUARANTINE_S) -> None:
         self._now = now
@@ -48,7 +53,7 @@ class Quarantine:
         self._until.update(dict.fromkeys(bookies, until))
 
     def members(self) -> Collection[BookieId]:
-        """Who is in it now."""
+        """Return the bookies that are in quarantine now."""
         if self._until:
             now = self._now()
             self._until = {bookie: until for bookie, until in self._until.items() if until > now}
@@ -56,7 +61,7 @@ class Quarantine:
 
 
 class EnsemblePlacement:
-    """`loads` are the open ledgers on each bookie; `random` gives numbers from 0 to 1."""
+    """Policy that chooses bookies by `loads`, the number of open ledgers on each. `random` breaks ties."""
 
     def __init__(
         self,
@@ -82,9 +87,10 @@ class EnsemblePlacement:
         never: Collection[BookieId] = (),
         full: bool = False,
     ) -> list[BookieId]:
-        """Up to `count` bookies to stand beside `beside`, none of `never`; no read-only one, or only `full` ones.
+        """Choose up to `count` of the bookies `available`.
 
-        Those have a reserve left.
+        The other members of the fragment (`beside`), the bookies in `never`, and read-only bookies are excluded. With
+        `full`, the candidates are instead the read-only bookies that accept blocks of high priority.
         """
         members = {bookie.uuid for bookie in beside}
         racks = {record.rack for record in available if record.uuid in members and record.rack}
@@ -103,6 +109,7 @@ class EnsemblePlacement:
             chosen.append(bookie_id(pick[2]))
             if pick[2].rack:
                 racks.add(pick[2].rack)
+        assert len({bookie.uuid for bookie in chosen} - members) == len(chosen), "two copies on one bookie"
         return chosen
 
     def choose_sound(
@@ -115,9 +122,9 @@ class EnsemblePlacement:
         never: Collection[BookieId] = (),
         even_full: bool = False,
     ) -> list[BookieId]:
-        """`choose` among those who are not in quarantine; among all of them, if those are fewer than `enough`.
+        """Choose like `choose`, but avoid the bookies in quarantine if at least `enough` others are found.
 
-        With `even_full`, full ones make up for what is still missing to that.
+        With `even_full`, bookies with a full disk are added until `enough` are chosen.
         """
         suspects = self._quarantine.members() if self._quarantine is not None else ()
         chosen = self.choose(count, available, beside=beside, never={*never, *suspects})
@@ -131,26 +138,26 @@ class EnsemblePlacement:
     def new_ensemble(
         self, write_quorum: int, ack_quorum: int, available: Sequence[BookieRecord]
     ) -> list[BookieId]:
-        """Bookies for a new ledger, fewer than the write quorum where there are no more.
+        """Choose the bookies of a new ledger, at most the write quorum.
 
-        Raises `Unavailable` when they are fewer than the ack quorum.
+        Raises `Unavailable` if they are fewer than the ack quorum.
         """
         bookies = self.choose_sound(write_quorum, ack_quorum, available, even_full=True)
         if len(bookies) < ack_quorum:
             raise Unavailable(
-                f"{len(bookies)} of {len(available)} bookies take writes and {ack_quorum} must acknowledge; "
+                f"{len(bookies)} of {len(available)} bookies accept writes, the ack quorum is {ack_quorum}; "
                 + (why_full(available) or "start more bookies or free disk space")
             )
         return bookies
 
 
 def _room(record: BookieRecord) -> float:
-    """Share of the disk that is free; 1 where nobody tells."""
+    """Return the free share of the bookie's disk, at least `_ROOM_LEAST`; 1 if it is unknown."""
     return max(_ROOM_LEAST, record.free_bytes / record.total_bytes) if record.total_bytes else 1.0
 
 
 def why_full(available: Sequence[BookieRecord]) -> str:
-    """What those say that take nothing new, and not because somebody wants them to leave; empty when none does."""
+    """Return why bookies refuse new blocks, except draining ones; "" if no bookie does."""
     full = [
         f"{record.address}: {record.read_only_why}" if record.address else record.read_only_why
         for record in available

@@ -1,11 +1,11 @@
-"""Do as many bookies answer this process as must acknowledge? They are asked, for who writes nothing would not know.
+"""Probe of the network from this process to an ack quorum of bookies.
 
-The metadata store tells every process the same of which bookies are up. Whether the way from here to them is open,
-each must find out itself: a broker whose network to them is cut holds its session, and so its topics, and serves none.
-What is asked is small and is answered from memory. A bookie that does not answer in time counts as silent for this one
-look; what follows from that is for whoever asks `why_not`, and takes longer.
+The metadata store lists the same running bookies for every process, but each process must check its own network path to
+them. A broker without a path to the bookies keeps its session, and so its topics, but cannot serve them; without a
+probe, an idle broker would not notice. A probe is a small request that bookies answer from memory. The caller decides
+how to react to `why_not`, usually after several probes.
 
-Where too few bookies are up, or take writes, nobody can write, and nothing is said here: that is told by `placement`.
+If too few bookies are running or writable, no process can write, and `why_not` stays empty: `placement` reports that.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from quire.runtime.tasks import Tasks
 from quire.wire.bookie import LedgerInfoRequest, Status
 
 LOOK_S: Final = 2.0
+"""Interval of the probes, in seconds."""
 ANSWER_S: Final = 1.5
-"""An answer takes a millisecond; as long as a connection may take."""
+"""Time-out of a probe in seconds: as long as connecting may take; an answer takes a millisecond."""
 
 NO_LEDGER: Final = 0
-"""Ids begin above it."""
+"""Ledger id that is never allocated."""
 
 _log = logging.getLogger(__name__)
 
 
 class Reach:
-    """`ack_quorum` bookies must answer. `changed` is called when `why_not` is another."""
+    """Periodic probe that expects answers from `ack_quorum` bookies. `changed` is called when `why_not` changes."""
 
     def __init__(self, bookies: BookieDirectory, ack_quorum: int, changed: Callable[[], None]) -> None:
         self._bookies = bookies
@@ -40,24 +41,24 @@ class Reach:
         self._changed = changed
         self._tasks = Tasks("reach")
         self.why_not = ""
-        """Why this process cannot write; empty when it can, or when nobody could."""
+        """Reason why this process cannot write; "" if it can, or if no process can."""
 
     def start(self) -> None:
-        self._tasks.start_every(LOOK_S, self.look, "looking which bookies answer")
+        self._tasks.start_every(LOOK_S, self.look, "probe bookies")
 
     async def stop(self) -> None:
         await self._tasks.stop()
 
     async def look(self) -> None:
-        """Ask them all, and judge. Takes `ANSWER_S` at most."""
+        """Probe all writable bookies, and update `why_not`. Takes at most `ANSWER_S` seconds."""
         there = [record for record in self._bookies.available() if not record.read_only]
         why_not = ""
         if self._bookies.storage is Storage.BOOKIES and len(there) >= self._ack_quorum:
             answers = sum(await asyncio.gather(*map(self._answers, there)))
             if answers < self._ack_quorum:
                 why_not = (
-                    f"{answers} of {len(there)} bookies that take writes answer it, and {self._ack_quorum} must "
-                    "acknowledge: look at the network between them"
+                    f"{answers} of {len(there)} writable bookies answer this process, the ack quorum is "
+                    f"{self._ack_quorum}: check the network to them"
                 )
         if why_not == self.why_not:
             return
@@ -65,7 +66,7 @@ class Reach:
         if why_not:
             _log.error("this process cannot write: %s", why_not)
         else:
-            _log.info("this process can write again: enough bookies answer")
+            _log.info("this process can write again: an ack quorum of bookies answers")
         self._changed()
 
     async def _answers(self, record: BookieRecord) -> bool:

@@ -1,22 +1,26 @@
-"""Reading one ledger: sequential, verified, from whichever replica answers.
+"""Reader of one ledger: sequential, verified, from any replica that answers.
 
-The answer is whole blocks, the first of which contains the entry asked for; nothing beyond what is confirmed is ever
-given out, because an unconfirmed block may yet turn out not to exist. What is confirmed: a closed ledger's last
-entry; of the own writer's ledger what the writer says; of somebody else's open ledger the greatest LAC that a bookie
-tells (looked up only when a reader comes to the end of what it knows).
+A read returns whole blocks; the first one contains the requested entry. Entries beyond the last confirmed one are never
+returned, because a recovery may end the ledger before them. The last confirmed entry is
 
-A reader keeps to one replica, which makes its reads sequential there. It asks the next one at once when an answer is
-unknown, damaged or negative (one replica may lack what the others confirmed), and as well when the answer takes longer
-than is usual; the first whole answer wins (`quire.ledger.replicas`). Only when all have answered and none has it, it is
-an error, and never "no such entry": confirmed data that nobody has is damage.
+- for a closed ledger, its last entry;
+- for a ledger that this process writes, the entry that its writer reports;
+- for any other open ledger, the greatest LAC of its bookies. They are asked only when a read goes beyond the LAC that
+  this reader knows.
 
-The record says who is asked, and it changes: a writer leaves a bookie, repair moves the copies of a closed ledger, an
-operator gives entries up (then blank blocks stand for them, see `holes`). So when nobody answers, the record is read
-again, and when it says something else, that is tried.
+A reader stays with one replica, so that its reads are sequential there. It asks the next replica at once if a read
+fails, returns damaged blocks or finds no block, because one replica may lack blocks that the others confirmed. It also
+does so if the response takes unusually long ([hedged requests](https://research.google/pubs/the-tail-at-scale/)); the
+first complete answer wins (`quire.ledger.replicas`). If all replicas have answered and none has the block, the read
+raises an error, never "no such entry": a reader must not skip confirmed entries silently.
 
-When each of the bookies has answered and none of them can give an entry, it is lost for good (`LostForGood`): none is
-missing that might still have it. A bookie in limbo has answered, too: it lost blocks, and does not find this one.
-Bookies that the record names only for other entries are not asked: if one has it, repair copies it to where it belongs.
+The ledger's record names the replicas, and it changes when a writer replaces a bookie, when repair moves the copies of
+a closed ledger, or when an operator gives up entries (blank blocks replace them, see `holes`). So if no replica has the
+entry, the record is read again, and if it has changed, the read is repeated.
+
+If all bookies of the entry's fragment have answered and none can return the entry, it is permanently lost
+(`LostForGood`). The answer LIMBO also counts: that bookie lost blocks, and does not have this one. Bookies of other
+fragments are not asked; if one of them has the entry, repair copies it to the right bookies.
 """
 
 from __future__ import annotations
@@ -28,14 +32,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quire.ledger import holes, states
-from quire.ledger.answers import FINAL, LACKING, told, valid_run
+from quire.ledger.answers import FINAL, LACKING, describe_answers, valid_run
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.replicas import Replicas
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, decode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import CorruptionError, LostForGood, NotFound, QuireError, Unavailable
-from quire.wire.block import Buffer
+from quire.wire.block import Buffer, peek
 from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
 
 T = TypeVar("T")
@@ -43,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Question:
-    """One read while it is under way. `end`: the last entry that may be given out."""
+    """Read in progress. `end` is the last entry that may be returned; `refusals` contains failed responses."""
 
     first_entry: int
     bytes_max: int
@@ -52,7 +56,7 @@ class _Question:
 
 
 class LedgerReader:
-    """Any number of reads may run at once."""
+    """Reader of one ledger, for any number of concurrent reads."""
 
     def __init__(
         self,
@@ -72,16 +76,16 @@ class LedgerReader:
 
     @property
     def last_confirmed(self) -> int:
-        """The last entry that may be read, as far as this reader knows."""
+        """Last entry that may be read, as far as this reader knows."""
         if self._is_closed():
             return self._record.last_entry
         return self._confirmed() if self._confirmed is not None else self._lac
 
     async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Whole, verified blocks, the first contains `first_entry`; [] when that is beyond what is confirmed.
+        """Return whole, verified, contiguous blocks; [] if `first_entry` is not confirmed.
 
-        At least one block when there is one, then as many as `bytes_max` allows and one fragment's replica has in a
-        row. Raises `NotFound` (deleted), `LostForGood`, `Unavailable` (try again).
+        The first block contains `first_entry`. More blocks of the same fragment follow while they fit into `bytes_max`.
+        Raises `NotFound` (ledger deleted), `LostForGood`, `Unavailable` (try again).
         """
         if first_entry > self.last_confirmed:
             await self._look_further()
@@ -91,15 +95,16 @@ class LedgerReader:
         try:
             found = await self._following_the_record(lambda: self._read(first_entry, bytes_max, end))
         except LostForGood as error:
-            self._shared.meets_loss(error)
+            self._shared.record_loss(error)
             raise
-        self._shared.readable(self.ledger_id, first_entry)
+        self._shared.forget_loss_at(self.ledger_id, first_entry)
+        assert peek(found[0]).first_entry <= first_entry and peek(found[-1]).last_entry <= end
         return found
 
     async def find_time(self, time_ms: int) -> int:
-        """The entry where reading must begin so that no block whose clock is `time_ms` or later is missed.
+        """Return an entry before which no block has a clock (ms) of `time_ms` or later.
 
-        Raises `NotFound` (deleted), `Unavailable` when too few replicas answer to be sure.
+        Raises `NotFound` (ledger deleted), and `Unavailable` if too few replicas answer.
         """
         return await self._following_the_record(lambda: self._find_time_in_fragments(time_ms))
 
@@ -112,14 +117,14 @@ class LedgerReader:
         for index, fragment in enumerate(fragments):
             last_entry = states.last_entry_of(self._record, index)
             hole = holes.hole_at(self._record, fragment.first_entry) if self._is_closed() else None
-            if hole is not None and hole.last_entry >= last_entry:  # nobody has any of it, or need answer
+            if hole is not None and hole.last_entry >= last_entry:  # no bookie is needed
                 found = fragment.first_entry if hole.clock_ms >= time_ms else last_entry + 1
             else:
                 found = await self._least_with_time(states.ensemble(fragment), time_ms)
             is_last = index + 1 == len(fragments)
             if is_last or found < fragments[index + 1].first_entry:
                 return max(found, fragment.first_entry)
-        raise AssertionError("a ledger has a last fragment")
+        raise AssertionError("bug: no fragment of the ledger was searched")
 
     async def _read(self, first_entry: int, bytes_max: int, end: int) -> list[Buffer]:
         hole = holes.hole_at(self._record, first_entry)
@@ -136,15 +141,18 @@ class LedgerReader:
         raise self._unreadable(first_entry, question.refusals)
 
     async def _ask_in_turn(self, replicas: list[BookieId], question: _Question) -> list[Buffer]:
-        """The first whole answer; [] when nobody has one. The next is asked when one refuses or is slow."""
+        """Return the blocks of the first replica that has them, else [].
+
+        The next replica is asked after a refusal or an unusual delay.
+        """
         asked: list[asyncio.Task[list[Buffer]]] = []
         try:
             for index, bookie in enumerate(replicas):
                 asked.append(asyncio.create_task(self._ask(bookie, question)))
                 is_last = index + 1 == len(replicas)
-                patience_s = None if is_last else self._shared.speculate_s(bookie)
+                speculate_s = None if is_last else self._shared.speculate_s(bookie)
                 while asked:
-                    done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=FIRST_COMPLETED)
+                    done, _ = await asyncio.wait(asked, timeout=speculate_s, return_when=FIRST_COMPLETED)
                     for task in asked:
                         if task in done and (found := task.result()):
                             return found
@@ -157,12 +165,12 @@ class LedgerReader:
                 task.cancel()
 
     async def _ask(self, bookie: BookieId, question: _Question) -> list[Buffer]:
-        """What `bookie` has of it, verified; [] when nothing, and then why stands in the question."""
+        """Return verified blocks from `bookie`; if it has none, return [] and add its response to the refusals."""
         request = ReadRequest(bookie, self.ledger_id, question.first_entry, question.bytes_max)
         begin = self._shared.now()
         response = await self._bookies.port(bookie).ask(request)
         if response.status is Status.OK:
-            self._shared.took(bookie, self._shared.now() - begin)
+            self._shared.observe_read(bookie, self._shared.now() - begin)
             run = valid_run(response.blocks, self.ledger_id, question.first_entry)
             blocks = [found for found, header in run.blocks if header.last_entry <= question.end]
             if blocks:
@@ -178,7 +186,10 @@ class LedgerReader:
         return []
 
     def _replicas(self, entry: int) -> list[BookieId]:
-        """The preferred one first; to begin with, each ledger prefers another one."""
+        """Return the replicas of `entry` in the order in which to ask them; see `Replicas.order`.
+
+        Among equals, the replica that answered the last read comes first; before any read, the ledger id decides.
+        """
         fragment = self._record.fragments[states.fragment_index(self._record, entry)]
         ensemble = states.ensemble(fragment)
         if len(ensemble) == 1:
@@ -192,17 +203,19 @@ class LedgerReader:
         statuses = {answer.status for answer in answers.values()}
         if Status.DELETED in statuses:
             return NotFound(f"ledger {self.ledger_id} was deleted")
-        said = told(answers)
+        described = describe_answers(answers)
         if statuses <= FINAL:
             return LostForGood(
-                f"entry {entry} of ledger {self.ledger_id} is confirmed and lost for good: {said}",
+                f"entry {entry} of ledger {self.ledger_id} is confirmed and lost for good: {described}",
                 self.ledger_id,
                 entry,
             )
-        return Unavailable(f"entry {entry} of ledger {self.ledger_id} cannot be read now: {said}; try again")
+        return Unavailable(
+            f"entry {entry} of ledger {self.ledger_id} cannot be read now: {described}; try again"
+        )
 
     async def _following_the_record(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """`ask` as the record says, and when that fails as it says by now."""
+        """Call `ask`; if it fails and the ledger's record has changed, call it again."""
         asked = self._record
         try:
             return await ask()
@@ -212,7 +225,10 @@ class LedgerReader:
             return await ask()
 
     async def _says_more_than(self, asked: LedgerRecord) -> bool:
-        """Raises `NotFound` when the ledger was deleted; a store that does not answer tells of no change."""
+        """Read the record again; return whether it has changed. Raises `NotFound` if the ledger was deleted.
+
+        If the store does not answer, the record counts as unchanged.
+        """
         try:
             await self._refresh()
         except Unavailable:
@@ -230,7 +246,7 @@ class LedgerReader:
         self._record = record
 
     async def _look_further(self) -> None:
-        """Somebody else writes this ledger: is it closed now, or is more confirmed?"""
+        """Refresh the record and the LAC, if another process writes this ledger."""
         if self._confirmed is not None or self._is_closed():
             return
         await self._refresh()
@@ -245,7 +261,10 @@ class LedgerReader:
             self._lac = max(self._lac, *(answer.lac for answer in answers))
 
     async def _least_with_time(self, ensemble: tuple[BookieId, ...], time_ms: int) -> int:
-        """The least answer of so many replicas that one of them has each confirmed block."""
+        """Return the least of the entries that the replicas of one fragment find for `time_ms`.
+
+        So many of them must answer that each confirmed block is on at least one of these; else `Unavailable` is raised.
+        """
         answers: list[SimpleResponse] = await asyncio.gather(
             *(
                 self._bookies.port(bookie).ask(FindTimeRequest(bookie, self.ledger_id, time_ms))
@@ -258,6 +277,8 @@ class LedgerReader:
         found = [answer.entry for answer in answers if answer.status is Status.OK]
         empty = sum(answer.status is Status.NO_SUCH_LEDGER for answer in answers)
         if len(found) + empty < len(ensemble) - self._record.ack_quorum + 1:
-            told = ", ".join(answer.status.name for answer in answers)
-            raise Unavailable(f"ledger {self.ledger_id} cannot be searched by time now: {told}; try again")
+            names = ", ".join(answer.status.name for answer in answers)
+            raise Unavailable(
+                f"cannot search ledger {self.ledger_id} by time now: its bookies answered {names}; try again"
+            )
         return min(found, default=self.last_confirmed + 1)

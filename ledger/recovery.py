@@ -1,12 +1,16 @@
-"""The shell of recovery: metadata before and after, reads and writes in between.
+"""Shell of ledger recovery: changes the ledger's record before and after `recovery_core`, and performs its effects.
 
-OPEN -> IN_RECOVERY by version stops the old writer's ensemble changes; then the core fences, reads and writes again;
-then IN_RECOVERY -> CLOSED by version, with the end and the ensemble changes that writing made. Those stay in memory
-until then: published earlier, they would send another recovery to bookies that were never asked about what the old
-ensemble may hold. A conflict at any step means that somebody else is ahead: read again, and take theirs.
+1. OPEN -> IN_RECOVERY by compare-and-set. This stops the old writer's ensemble changes.
+2. Check labels on the bookies for a newer record (`lives`), because an older metadata store may have been restored.
+   Before any entry is read, a newer record replaces the stored one; the node's new version exceeds the label's version.
+   Bookies with another ledger under this id are left out.
+3. The core fences the ensemble, reads entries, and writes them again.
+4. IN_RECOVERY -> CLOSED by compare-and-set, with the last entry and the ensemble changes of step 3 (rule 14). Until
+   then, the changes stay in memory: if they were published earlier, another recovery would ask only the new bookies.
 
-Any number of recoveries may run at once, in one process or many. They write the same bytes to the same places, and
-one closing put wins.
+A version conflict at any step means that another process has changed the record: the recovery reads it again and
+continues from there. Any number of processes may recover the ledger concurrently: they write the same bytes to the same
+places, and one of them closes the record.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from quire.ledger import labels, states
+from quire.ledger import labels, lives, states
 from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import CutOff, RecoveryCore
 from quire.ledger.writer import BlockWriter
-from quire.ledger.writer_core import Pending
+from quire.ledger.writer_core import Pending, Replica
 from quire.metadata import paths
 from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState, decode, encode
+from quire.metadata.store import ANY_VERSION, Put
 from quire.runtime.errors import (
     Fenced,
     LostForGood,
@@ -39,16 +44,24 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 * MIB
 _ROUNDS_MAX = 20
-"""Conflicts with others before recovery says "try again": each means that somebody made progress."""
+"""Conflicts before recovery raises `Unavailable`; each conflict means that another process made progress."""
 
 
 async def recover(
-    parts: LedgerContext, ledger_id: int, *, accept_loss: bool = False, gone: Collection[str] = ()
+    parts: LedgerContext,
+    ledger_id: int,
+    *,
+    accept_loss: bool = False,
+    gone: Collection[str] = (),
+    strangers: Collection[str] = (),
 ) -> LedgerRecord:
-    """Fence, recover and close the ledger; a closed one is returned as it is. `gone`: see `RecoveryCore`.
+    """Fence, recover and close the ledger, unless it is closed. Return its record.
 
-    Raises `NotFound` when it was deleted, `Unavailable` when too few bookies answer (the ledger stays in recovery:
-    try again), `LostForGood` when damage stands in the way.
+    See `RecoveryCore` for `accept_loss` and `gone`. `strangers` contains the UUIDs of bookies that are known to have
+    another ledger under this id.
+
+    Raises `NotFound` for a deleted ledger, `LostForGood` for permanently lost entries, and `Unavailable` if too few
+    bookies answer: then the ledger stays in recovery, and the caller may try again.
     """
     path = paths.ledger(ledger_id)
     for _ in range(_ROUNDS_MAX):
@@ -62,61 +75,148 @@ async def recover(
             if record.state is LedgerState.OPEN:
                 record = states.in_recovery(record)
                 version = await parts.store.put(path, encode(record), version)
-            end = await _Recovery(parts, record, accept_loss, gone).run()
+            known = await lives.newest(parts.bookies, record, version, strangers)
+            if known.record is not record:
+                await _adopt(parts, record, version, known)
+                continue
+            end = await _end(parts, record, version, known.strangers, accept_loss, gone)
             return await _close(parts, path, version, end)
         except LostForGood as error:
-            parts.replicas.meets_loss(error)
+            parts.replicas.record_loss(error)
             raise
         except (VersionConflict, OutcomeUnknown):
             continue
-    raise Unavailable(f"ledger {ledger_id} is being changed by others all the time; try again")
+    raise Unavailable(
+        f"cannot recover ledger {ledger_id}: other processes keep changing its record; try again"
+    )
+
+
+async def _adopt(parts: LedgerContext, record: LedgerRecord, version: int, known: lives.Known) -> None:
+    """Write a label's record to the ledger's node, whose version then exceeds the label's, so later labels are newer.
+
+    Each put adds one to the version, so the put is repeated as often as necessary.
+    """
+    _log.warning(
+        "ledger %d: the metadata store is older than the bookies' labels; using version %d of the record, from a label",
+        record.ledger_id,
+        known.version,
+    )
+    path, value = paths.ledger(record.ledger_id), encode(states.adopted(record, known.record))
+    again = [Put(path, value, ANY_VERSION)] * max(0, known.version + 1 - version)
+    await parts.store.transact([Put(path, value, version), *again])
+
+
+async def _end(
+    parts: LedgerContext,
+    record: LedgerRecord,
+    version: int,
+    strangers: Collection[str],
+    accept_loss: bool,
+    gone: Collection[str],
+) -> LedgerRecord:
+    """Return the record to close the ledger with.
+
+    Strangers have acknowledged no entry of this ledger. If too few other bookies remain for an ack quorum, no entry of
+    the last fragment was confirmed.
+    """
+    label = record, version
+    if strangers:
+        record = states.without(record, strangers)
+        last = record.fragments[-1]
+        _log.warning(
+            "ledger %d: its id was used before: bookies %s have another ledger under it, and keep its data",
+            record.ledger_id,
+            ", ".join(sorted(strangers)),
+        )
+        if any(bookie.uuid in strangers for bookie in states.ensemble(last)):
+            return states.closed(record, record.fragments, last.first_entry - 1, 0, parts.clock.now_ms())
+    return await _Recovery(parts, record, label, accept_loss, gone, strangers).run()
 
 
 async def _close(parts: LedgerContext, path: str, version: int, end: LedgerRecord) -> LedgerRecord:
     version = await parts.store.put(path, encode(end), version)
     if end.last_entry >= 0:
-        labels.tell(parts.bookies.port, end, version)
+        labels.send(parts.bookies.port, end, version)
     parts.closed(end, is_whole=False)
-    _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
+    _log.info("ledger %d: recovered and closed; last entry %d", end.ledger_id, end.last_entry)
     return end
 
 
 class _Rewriter(BlockWriter):
-    """Writes found blocks past the fence. Ensemble changes are committed in memory, at once."""
+    """Writer of the blocks that a recovery found, in spite of fences. It commits ensemble changes in memory.
+
+    Each bookie gets the label before its first block.
+    """
 
     def __init__(
-        self, parts: LedgerContext, record: LedgerRecord, recovery: _Recovery, next_entry: int
+        self,
+        parts: LedgerContext,
+        record: LedgerRecord,
+        label: tuple[LedgerRecord, int],
+        recovery: _Recovery,
+        next_entry: int,
     ) -> None:
-        super().__init__(parts, record, parts.recovery_outbox, next_entry)
+        super().__init__(parts, record, parts.outboxes.recovery, next_entry)
         self._recovery = recovery
+        self.label = _Label(self._outbox, *label, self.core)
         self.tried: list[str] = []
+        self._send_label(record.fragments[-1])
 
     def confirmed(self, last_entry: int) -> None:
-        """From here on changes count anew: a recovery that stops for their number loses what it got done, and would
-        stop there each time; and no next ledger can go on for it."""
+        """Reset the count of ensemble changes, so that their limit does not stop a recovery that makes progress.
+
+        A topic's writer continues in a new ledger at the limit; a recovery would stop at the same entry each time.
+        """
         self.core.changes = 0
         self._recovery.core.written(last_entry)
 
+    def conflict(self, replica: Replica) -> None:
+        """Replace the bookie, because its block belongs to another ledger."""
+        self.core.lose(replica)
+
     def commit(self, fragments: tuple[Fragment, ...]) -> None:
         self.tried += fragments[-1].bookies
+        self._send_label(fragments[-1])
         asyncio.get_running_loop().call_soon(self.core.change_committed)
 
     def failed(self, error: QuireError) -> None:
-        """A fence does not stop a recovery: what does is a tombstone."""
+        """Stop the recovery. `Fenced` means a tombstone here, because fences do not stop a recovery."""
         if isinstance(error, Fenced):
             self._recovery.core.write_failed(NotFound(f"ledger {self.core.ledger_id} was deleted"))
         else:
-            self._recovery.core.write_failed(Unavailable(f"recovery cannot write again: {error}"))
+            self._recovery.core.write_failed(
+                Unavailable(f"cannot rewrite entries of ledger {self.core.ledger_id}: {error}")
+            )
+
+    def _send_label(self, fragment: Fragment) -> None:
+        """Send the label before any block. Write-ahead logs get no label from a recovery."""
+        self.label.send_to(bookie for bookie in states.ensemble(fragment) if not bookie.is_wal)
+
+
+class _Label(labels.Label):
+    """Label that a recovery sends. A refusal proves nothing: another version of Quire may have written other bytes."""
+
+    def refused(self, bookie: BookieId, status: Status) -> None:
+        pass
 
 
 class _Recovery:
-    """One run of the core over one record in IN_RECOVERY."""
+    """One run of the recovery core for one record in IN_RECOVERY."""
 
     def __init__(
-        self, parts: LedgerContext, record: LedgerRecord, accept_loss: bool, gone: Collection[str]
+        self,
+        parts: LedgerContext,
+        record: LedgerRecord,
+        label: tuple[LedgerRecord, int],
+        accept_loss: bool,
+        gone: Collection[str],
+        strangers: Collection[str],
     ) -> None:
+        """Prepare to recover `record`. `label` is the record before strangers were removed, with its version."""
         self._parts = parts
         self._record = record
+        self._label = label
+        self._strangers = strangers
         self._rewriter: _Rewriter | None = None
         self._reads: dict[asyncio.Task[None], None] = {}
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -127,17 +227,23 @@ class _Recovery:
             self,
             accept_loss=accept_loss,
             gone=gone,
-            others=states.others(record, len(record.fragments) - 1) if accept_loss else (),
+            others=self._others() if accept_loss else (),
         )
 
+    def _others(self) -> tuple[BookieId, ...]:
+        others = states.others(self._record, len(self._record.fragments) - 1)
+        return tuple(bookie for bookie in others if bookie.uuid not in self._strangers)
+
     async def run(self) -> LedgerRecord:
-        """The record to close with."""
+        """Run the core; return the record to close with."""
         self.core.start()
         try:
             last_entry = await self._ended
         finally:
             for task in self._reads:
                 task.cancel()
+            if self._rewriter is not None:
+                self._rewriter.label.is_ended = True
         record, rewriter = self._record, self._rewriter
         fragments = rewriter.core.fragments if rewriter is not None else record.fragments
         tried = rewriter.tried if rewriter is not None else ()
@@ -148,7 +254,7 @@ class _Recovery:
         return states.given_up(end, lost) if lost else end
 
     async def _sizes(self) -> tuple[int, int]:
-        """Greatest last entry and size in bytes that a bookie of the ledger tells; a statistic, not a proof."""
+        """Return the greatest last entry and the greatest size (bytes) that any bookie reports, for statistics only."""
         ledger_id = self._record.ledger_id
         infos = await asyncio.gather(
             *(
@@ -162,12 +268,15 @@ class _Recovery:
         )
 
     def _cut_off(self, cut_off: CutOff | None, last_known: int) -> tuple[Hole, ...]:
-        """What an operator's word gives up after the end, as far as anybody knows that it was there."""
+        """Return the hole of entries after the ledger's end that an operator gave up, up to the last reported entry.
+
+        It is empty if nothing was given up, or if no bookie reports such an entry.
+        """
         if cut_off is None:
             return ()
         last = max(last_known, self.core.lac)
         _log.warning(
-            "ledger %d (%s): what lies after entry %d (known: up to %d) was given up on an operator's word: %s",
+            "ledger %d (%s): gave up entries after %d (known: up to %d) on an operator's order: %s",
             self._record.ledger_id,
             self._record.purpose,
             cut_off.first_entry - 1,
@@ -192,14 +301,15 @@ class _Recovery:
         request = ReadRequest(bookie, self._record.ledger_id, first_entry, _READ_BYTES, fence=True)
         try:
             response = await self._parts.bookies.port(bookie).ask(request)
-        except Exception as error:  # a mistake of ours is an unknown, too, and no reason to wait for ever
-            _log.exception("a recovery read of ledger %d failed", self._record.ledger_id)
+        except Exception as error:  # an internal error is an unknown outcome, too; the recovery must not hang
+            _log.exception("ledger %d: a recovery read failed", self._record.ledger_id)
             response = ReadResponse(Status.UNREACHABLE, detail=repr(error))
         self.core.answered(bookie, first_entry, response)
 
     def write(self, found: Buffer, header: BlockHeader) -> None:
         if self._rewriter is None:
-            self._rewriter = _Rewriter(self._parts, self._record, self, header.first_entry)
+            self._rewriter = _Rewriter(self._parts, self._record, self._label, self, header.first_entry)
+            self._rewriter.never = self._strangers
         self._rewriter.core.add(Pending(found, header.last_entry))
 
     def end(self, last_entry: int) -> None:

@@ -1,24 +1,28 @@
-"""Taking a ledger over, as a state machine: answers in; fencing reads, writes and one end out.
+"""Recovery of a ledger as a state machine. Input: bookies' responses.
 
-    state      does
-    FENCING    a fencing read beyond any entry, at each bookie
-    READING    a fencing read of entry e, at each bookie
-    WRITING    hands the blocks found to a writer that passes the fence
-    ENDED      closes before e, or stops and is tried again
+Output: fencing reads, writes and the ledger's end.
 
-`w` is the length of the ledger's last fragment as it was when recovery began. With w - Qa + 1 bookies fenced the old
-writer can gather no ack quorum any more. Reading starts behind the greatest LAC that was answered, and not before the
-last fragment (11). Every read fences (9): there is no read effect that does not.
+    state      action
+    FENCING    sends each bookie a fencing read beyond all entries
+    READING    sends each bookie a fencing read of the next entry, e
+    WRITING    writes the found blocks again, in spite of fences; then reads the next entry
+    ENDED      has closed the ledger, with e - 1 as its last entry; or has stopped, and the caller tries again
 
-A block exists if one bookie has it. It is absent only after w - Qa + 1 explicit negatives about its first entry; an
-error, a bookie in limbo or one that never heard of the ledger under this incarnation is *unknown* (12): then
-recovery stops, and never closes. If what is absent was confirmed (a bookie's LAC is beyond it), data was lost: that is
-no end. It is lost for good when every bookie has answered so, and nobody is missing that might have it.
+It is [ledger recovery](https://bookkeeper.apache.org/docs/development/protocol) of the BookKeeper protocol. Let `w` be
+the number of bookies in the ledger's last fragment when recovery began. With w - Qa + 1 bookies fenced, the old writer
+can gather no ack quorum any more. Reading starts after the greatest LAC in the answers, but not before the last
+fragment (rule 11). Every read fences (rule 9), so there is no read effect without a fence.
 
-Only `accept_loss`, an operator's word, makes damage count as absence (26): the ledger is then closed before it.
-Silence never does: a bookie that does not answer may come back, unless the operator has said that it will not (`gone`).
-On such a word `others` are asked, too, which an earlier fragment names or which were left: what one has, exists. They
-prove no absence, and no fence.
+A block exists if one bookie has it. It is absent only after w - Qa + 1 explicit negatives (NO_SUCH_ENTRY) about its
+first entry. An error, the answer LIMBO, or NO_SUCH_LEDGER counts as *unknown* (rule 12). If the unknown answers prevent
+a decision, recovery stops, and the ledger is not closed. If an absent entry was confirmed (some bookie's LAC includes
+it), it does not mark the ledger's end, because data were lost. The loss is permanent when every bookie has answered
+that it lacks the entry.
+
+Only `accept_loss`, an operator's order, makes damage count as absence (rule 26): the ledger is then closed before the
+damaged entry. A missing answer never counts as absence, because the bookie may come back, unless the operator declared
+that it will not (`gone`). On such an order, `others` are also asked: bookies of earlier fragments, and replaced ones. A
+block that one of them has exists, but their negative answers do not count as absence, nor as a fence.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 from quire.ledger import states
-from quire.ledger.answers import FINAL, told, valid_run
+from quire.ledger.answers import FINAL, describe_answers, valid_run
 from quire.metadata.records import Fragment
 from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable
 from quire.runtime.transitions import Transitions
@@ -37,7 +41,7 @@ from quire.wire.block import BlockHeader, Buffer
 from quire.wire.bookie import BookieId, ReadResponse, Status
 
 BEYOND: Final = 1 << 62
-"""An entry that no ledger has: a read of it only fences, and tells the LAC."""
+"""Entry that no ledger has: a read of it only fences and returns the LAC."""
 
 
 class State(Enum):
@@ -48,10 +52,10 @@ class State(Enum):
 
 
 class Event(Enum):
-    FENCED = "w - Qa + 1 bookies are fenced, or an operator's word stands for those that are not"
+    FENCED = "w - Qa + 1 bookies are fenced, or an operator accepted the loss of the others"
     FOUND = "a bookie has the entry"
-    WRITTEN = "Qa bookies hold what was found, and the next entry is read"
-    ABSENT = "the entry is absent, or given up on an operator's word"
+    WRITTEN = "an ack quorum has the found blocks, and the next entry is read"
+    ABSENT = "the entry is absent, or given up on an operator's order"
     STOPPED = "the end is unknown, or the ledger was deleted"
 
 
@@ -70,34 +74,39 @@ TRANSITIONS: Final = Transitions(
 
 
 class RecoveryEffects(Protocol):
-    """What a recovery asks of the world."""
+    """Effects of a recovery, performed by its shell."""
 
     def read(self, bookie: BookieId, first_entry: int) -> None:
-        """A read with the fence flag; answer by `core.answered`, not within the call."""
+        """Start a read with the fence flag.
+
+        The response is delivered to `core.answered` after this call has returned.
+        """
         ...
 
     def write(self, found: Buffer, header: BlockHeader) -> None:
-        """Write the block again, past the fence; answer by `core.written` when `Qa` bookies hold it."""
+        """Write the block again, in spite of fences. When an ack quorum has it, `core.written` is called."""
         ...
 
     def end(self, last_entry: int) -> None:
-        """The ledger ends here; close it."""
+        """Close the ledger with this last entry."""
         ...
 
     def stop(self, error: QuireError) -> None:
-        """The end is not known; the ledger stays as it is."""
+        """Leave the ledger in recovery, because its end is unknown; raise `error` to the caller."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """What an operator's `accept_loss` gave up: everything from `first_entry` on, for the damage named."""
+    """Entries that an operator's `accept_loss` gave up: all from `first_entry` on. `damage` describes the cause."""
 
     first_entry: int
     damage: str
 
 
 class RecoveryCore:
+    """Recovery of one ledger, from its last fragment on."""
+
     def __init__(
         self,
         ledger_id: int,
@@ -109,7 +118,10 @@ class RecoveryCore:
         gone: Collection[str] = (),
         others: Collection[BookieId] = (),
     ) -> None:
-        """`gone`: UUIDs of bookies that are not up and never come back. `others`: see the top of the file."""
+        """Prepare a recovery; `start` begins it. See the module for `accept_loss` and `others`.
+
+        `gone` contains the UUIDs of bookies that are not running and will never come back.
+        """
         self.ledger_id = ledger_id
         self.state = State.FENCING
         self.lac = -1
@@ -130,7 +142,7 @@ class RecoveryCore:
 
     # -- events ----------------------------------------------------------------------------------------
     def answered(self, bookie: BookieId, first_entry: int, response: ReadResponse) -> None:
-        """A bookie's answer to the read of `first_entry`; one that comes late only adds to the LAC."""
+        """Handle a bookie's response to the read of `first_entry`; a late response can only raise the LAC."""
         if self.state is State.ENDED:
             return
         self.lac = max(self.lac, response.lac)
@@ -144,7 +156,7 @@ class RecoveryCore:
             self._read(bookie, response)
 
     def written(self, last_entry: int) -> None:
-        """`Qa` bookies hold everything up to `last_entry`."""
+        """Handle the confirmation that an ack quorum has everything up to `last_entry`."""
         if self.state is State.WRITING and last_entry >= self._written_last:
             self.state = TRANSITIONS.next(self.state, Event.WRITTEN)
             self._ask(self._written_last + 1)
@@ -175,16 +187,14 @@ class RecoveryCore:
             run = valid_run(response.blocks, self.ledger_id, self._entry)
             if run.blocks and run.blocks[0][1].first_entry == self._entry:
                 return self._write(run.blocks)
-            damage = (
-                run.damage or f"a block that begins before entry {self._entry}, which is the end of another"
-            )
+            damage = run.damage or f"a block that begins before entry {self._entry}, which must start a block"
             response = ReadResponse(Status.IO_ERROR, response.lac, detail=damage)
         self._answers[bookie] = response
         if self._count(Status.NO_SUCH_ENTRY) >= self._coverage and self.lac < self._entry:
             self._end()
         elif self._all_answered():
             if self._may_give_up():
-                self._give_up(told(self._answers))
+                self._give_up(describe_answers(self._answers))
             else:
                 self._stop(self._unknown(f"entry {self._entry}"))
         return None
@@ -200,6 +210,8 @@ class RecoveryCore:
         self._end()
 
     def _end(self) -> None:
+        assert self.lac < self._entry or self.cut_off is not None, "the end would be before a confirmed entry"
+        assert self._entry >= self._first_entry, "the end would be before the last fragment"
         self.state = TRANSITIONS.next(self.state, Event.ABSENT)
         self._effects.end(self._entry - 1)
 
@@ -208,26 +220,29 @@ class RecoveryCore:
         self._effects.stop(error)
 
     def _count(self, *statuses: Status) -> int:
-        """How many bookies of the ensemble gave one of these answers."""
+        """Return how many bookies of the ensemble answered the current read with one of these statuses."""
         return sum(self._answers[each].status in statuses for each in self._ensemble if each in self._answers)
 
     def _all_answered(self) -> bool:
         return len(self._answers) == len(self._asked)
 
     def _may_give_up(self) -> bool:
-        """An operator said so, and everyone who has not said no is damaged for good, or gone."""
-        return self._accept_loss and self._nobody_may_have_it(self._gone)
+        """Return whether an operator accepted the loss, and no bookie may still have the entry."""
+        return self._accept_loss and self._all_lack_it(self._gone)
 
-    def _nobody_may_have_it(self, gone: Collection[str] = ()) -> bool:
+    def _all_lack_it(self, gone: Collection[str] = ()) -> bool:
         return all(
             answer.status in FINAL or not answer.status.is_unknown or bookie.uuid in gone
             for bookie, answer in self._answers.items()
         )
 
     def _unknown(self, what: str) -> QuireError:
-        """Why recovery stops: loss when nothing but loss stands in the way, else "try again"."""
-        text = f"ledger {self.ledger_id} cannot be recovered: {what} is unknown: {told(self._answers)}"
-        if self._nobody_may_have_it():
+        """Return the error that stops recovery.
+
+        It is `LostForGood` if no bookie may still have the entry, else `Unavailable`.
+        """
+        text = f"ledger {self.ledger_id} cannot be recovered: {what} is unknown: {describe_answers(self._answers)}"
+        if self._all_lack_it():
             first = self.lac + 1 if self._entry == BEYOND else self._entry
             return LostForGood(text, self.ledger_id, max(self._first_entry, first))
         return Unavailable(f"{text}; try again when the bookies answer")

@@ -1,18 +1,21 @@
-"""The coordinator of repair: one process of the cluster, elected by a lease, repairs under-replicated ledgers.
+"""Coordinator of repair: one elected process of the cluster repairs under-replicated ledgers.
 
-    Repair.start → wait for the lease → look every few seconds (at no cost to the store while there is no news) →
-        read who the bookies are, and the queue     when their node changed
-        audit all ledgers                           when the `auditor` says so
-        repair what is queued                       the `replicator`, four ledgers at a time
-        retire drained bookies that no ledger names
+    Repair.start → wait for the lease → one pass every few seconds (without I/O while nothing has changed):
+        read the bookies and the queue          if `paths.UNDERREPLICATED` changed
+        audit all ledgers                       if the `auditor` requires it
+        repair queued ledgers                   by the `replicator`, four ledgers at a time
+        retire drained bookies                  that no ledger names any more
 
-What waits in the `worklist` is looked at again when what it waits for may be there. Open ledgers are asked for again,
-and nodes that others may have written to are read again, the less often the more there are.
+It is the counterpart of BookKeeper's [AutoRecovery](https://bookkeeper.apache.org/docs/admin/autorecovery). A ledger in
+the `worklist` is tried again when its precondition may hold; for example, the owner of an open ledger is then notified
+again. The interval between two attempts grows with the number of waiting ledgers.
 
-Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
-saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
+Safety does not depend on the lease, which only avoids duplicate work: a record changes only by compare-and-set, and
+copying is idempotent. A coordinator whose lease is in doubt begins no new work; a coordinator that lost its lease
+stops, and waits for the lease again.
 
-Any process that changes `paths.UNDERREPLICATED` wakes it; anyone may read what it does (`repair_progress`).
+Any process can wake the coordinator by a change of `paths.UNDERREPLICATED`. The coordinator publishes its progress
+(`repair_progress`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from quire.ledger.auditor import Auditor
 from quire.ledger.deletion import Deletion
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.repair_copy import Copier
-from quire.ledger.repair_core import Pace, View
+from quire.ledger.repair_core import View
 from quire.ledger.repair_progress import Progress
 from quire.ledger.replicator import Replicator
 from quire.ledger.settings import RepairSettings
@@ -44,12 +47,12 @@ from quire.runtime.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 4
-"""Ledgers looked at or copied at the same time: enough to keep several disks busy."""
+_WORKERS: Final = 4
+"""Number of ledgers that are audited or repaired concurrently: enough to keep several disks busy."""
 
 
 class Repair:
-    """`name` says which process this is."""
+    """Coordinator of repair in one process; `name` identifies the process."""
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Repair:
         rng: Random,
         settings: RepairSettings,
         name: str,
+        cluster: str = "",
     ) -> None:
         self._store = store
         self._bookies = bookies
@@ -71,20 +75,20 @@ class Repair:
         self._unwatch: Callable[[], None] | None = None
         self._is_stale = True
         self._worklist = Worklist()
-        self._copier = copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
+        self._copier = copier = Copier(store, bookies, clock, settings.repair_bytes_per_s)
         self._progress = Progress(store, copier, clock, name)
-        deletion = Deletion(store, bookies)
+        deletion = Deletion(store, bookies, cluster)
         self._replicator = Replicator(store, copier, deletion, self._progress, self._worklist, rng.random)
         self._auditor = Auditor(store, clock, settings, copier, self._progress, self._worklist, rng.random)
 
     # -- life ------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Take part in the election, and coordinate when elected."""
-        self._unwatch = self._store.watch(paths.UNDERREPLICATED, lambda _path: self.told())
+        """Join the election; coordinate repair while this process holds the lease."""
+        self._unwatch = self._store.watch(paths.UNDERREPLICATED, lambda _path: self.wake())
         self._tasks.start(self._run(), "repair")
 
     async def stop(self) -> None:
-        """Stop at once; what is half copied is copied again by the next coordinator."""
+        """Stop at once; the next coordinator repeats incomplete copies."""
         if self._unwatch is not None:
             self._unwatch()
         await self._tasks.stop()
@@ -92,11 +96,11 @@ class Repair:
             await self._lease.release()
 
     def status(self) -> RepairRecord:
-        """What this process did as coordinator. The cluster's is at `paths.REPAIR_PROGRESS`."""
+        """Return this process's progress as coordinator. The current coordinator's is at `paths.REPAIR_PROGRESS`."""
         return self._progress.record
 
     def metrics(self) -> Values:
-        """Of the queue as its coordinator knows it: whoever is none knows nothing."""
+        """Return metrics. Only the coordinator knows the queue; other processes report zeros for it."""
         worklist, record = self._worklist, self._progress.record
         states = tuple(WorkState) if self.is_coordinator else ()
         return {
@@ -111,11 +115,11 @@ class Repair:
         }
 
     def on_open(self, listener: Callable[[LedgerRecord], None]) -> None:
-        """Tell `listener` each open ledger that must be closed before it can be repaired."""
+        """Call `listener` with each open ledger that must be closed before it can be repaired."""
         self._replicator.on_open = listener
 
-    def told(self) -> None:
-        """The queue, or what is wanted of a bookie, may have changed: look now."""
+    def wake(self) -> None:
+        """Start a pass at once, because the queue or an operator's order may have changed."""
         self._is_stale = True
         self._woken.set()
 
@@ -132,31 +136,33 @@ class Repair:
         while True:
             try:
                 await lease.acquire()
-                _log.info("this process coordinates repair")
-                self._begin_anew()
+                _log.info("repair: this process became the coordinator")
+                self._reset()
                 while lease.state is not LeaseState.LOST:
                     if lease.state is LeaseState.HELD:
-                        await self._look_or_pause()
+                        await self._look_and_log_failure()
                     await self._sleep(look_s)
-                _log.info("this process does not coordinate repair any more")
+                _log.info("repair: this process is no longer the coordinator")
             except QuireError as error:
-                _log.warning("repair waits: %s", error)
+                _log.warning("repair: cannot acquire the coordinator's lease, trying again: %s", error)
                 await asyncio.sleep(look_s)
 
-    def _begin_anew(self) -> None:
-        """Nothing that another coordinator did meanwhile is known."""
+    def _reset(self) -> None:
+        """Forget all observations, because another coordinator may have changed everything."""
         self._is_stale = True
-        self._worklist.forget()
-        self._auditor.forget()
+        self._worklist.reset()
+        self._auditor.reset()
 
-    async def _look_or_pause(self) -> None:
+    async def _look_and_log_failure(self) -> None:
         try:
             await self.look()
-        except Exception as error:  # nobody else repairs while the lease is held here
-            _log.warning("repair pauses: %s", error, exc_info=not isinstance(error, QuireError))
+        except Exception as error:  # no other process repairs while this one holds the lease
+            _log.warning(
+                "repair: a pass failed, trying again: %s", error, exc_info=not isinstance(error, QuireError)
+            )
             self._is_stale = True
-            self._worklist.forget()
-            self._auditor.doubt()
+            self._worklist.reset()
+            self._auditor.reset_after_failure()
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -166,20 +172,20 @@ class Repair:
             pass
         self._woken.clear()
 
-    # -- one look --------------------------------------------------------------------------------------
+    # -- one pass --------------------------------------------------------------------------------------
     async def look(self) -> None:
-        """Do what is due now, and return when it is done. Costs the store nothing when nothing is."""
+        """Do all work that is due, and return when it is done; a pass without work costs no store operation."""
         available = {record.uuid: record for record in self._bookies.available()}
         if self._is_stale or not available.keys() <= self._auditor.known.keys():
             await self._read()
-        view = self._auditor.look(available)
+        view = self._auditor.observe(available)
         self._worklist.tick(self._clock.monotonic())
         if self._auditor.is_due(view):
             began_s, todo = self._clock.monotonic(), await self._auditor.begin()
-            await self._at_once(lambda: self._auditor.work(todo, view, self._may_begin))
+            await self._run_workers(lambda: self._auditor.work(todo, view, self._may_begin))
             self._progress.goes_on("mending", self._worklist.count(WorkState.QUEUED))
             await self._replicate(view)
-            await self._auditor.ended(view, began_s)
+            await self._auditor.finish(view, began_s)
         elif queued := self._worklist.count(WorkState.QUEUED):
             self._progress.begin("mending", queued)
             await self._replicate(view)
@@ -187,33 +193,36 @@ class Repair:
             self._is_stale = True
 
     async def _read(self) -> None:
-        """Who the bookies are, what operators want, and what is queued. Raises what the store does."""
+        """Read the bookies' records, operators' orders and the queue. Raises the store's errors."""
         self._is_stale = False
         try:
-            await self._auditor.read()
-            self._worklist.find([each async for each in underreplicated.listed(self._store)])
+            await self._auditor.load()
+            self._worklist.enqueue([each async for each in underreplicated.listed(self._store)])
         except QuireError:
             self._is_stale = True
             raise
         self._worklist.has_news = True
 
     async def _replicate(self, view: View) -> None:
-        await self._at_once(lambda: self._replicator.work(view, self._may_begin))
+        await self._run_workers(lambda: self._replicator.work(view, self._may_begin))
         worklist = self._worklist
         self._progress.note(
             state="idle",
             left=worklist.leaving(),
             open=worklist.count(WorkState.OPEN),
             unplaced=worklist.count(WorkState.UNPLACED),
-            lost=tuple(sorted(view.gone_for_long)),
+            lost=tuple(sorted(view.absent_too_long)),
             absent=tuple(sorted(self._auditor.absences.absent())),
             lost_ledgers=dict(worklist.lost),
         )
         await self._progress.publish()
 
-    async def _at_once(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Several workers of one kind. Raises `Unavailable` when they were told to begin no more."""
-        workers = [self._tasks.start(work(), "repair ledgers") for _ in range(_AT_ONCE)]
+    async def _run_workers(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Run several workers of one kind.
+
+        Raises `Unavailable` if they stopped early, because the lease was in doubt.
+        """
+        workers = [self._tasks.start(work(), "repair ledgers") for _ in range(_WORKERS)]
         publishing = self._tasks.start(self._progress.publish_often(), "publish progress of repair")
         try:
             await asyncio.gather(*workers)
@@ -221,4 +230,6 @@ class Repair:
             for task in (*workers, publishing):
                 task.cancel()
         if not self._may_begin():
-            raise Unavailable("the lease is in doubt or lost; what is left waits for the next coordinator")
+            raise Unavailable(
+                "the coordinator's lease is in doubt or lost; the remaining ledgers wait for the next coordinator"
+            )

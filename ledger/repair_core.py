@@ -1,26 +1,27 @@
-"""What repair decides, without doing it: which copies are lost, and who shall have them instead.
+"""Decisions of repair, without their execution: which copies are lost, and which bookies get new ones.
 
-    a copy is     when its bookie                                                     and then
-    GOOD          is up, in the incarnation that the ledger names; or is a WAL on     stays, and is a source
-                  object storage, whose copies are the store's matter
-    ABSENT        is not up, for less than the delay                                  stays: a time-out is not a loss
-    LEAVING       is to be drained                                                    is replaced, and is a source
-    DAMAGED       is said not to have it, or not intact                               is replaced; last source
-    LOST          is not up for longer than the delay, was given up or retired, or    is replaced; last source
-                  came back as another incarnation, which may have lost blocks
+    a copy is     if its bookie                                                       then the copy
+    GOOD          is running, in the incarnation that the ledger names; or is a WAL   stays, and is a source
+                  on object storage, whose copies the object store manages
+    ABSENT        is not running, for less than the delay                             stays: it may come back
+    LEAVING       is draining                                                         is replaced, and is a source
+    DAMAGED       reported that it lacks or has damaged blocks                        is replaced; last source
+    LOST          is not running for longer than the delay, was given up or retired,  is replaced; last source
+                  or runs as another incarnation, which may have lost blocks
 
-Only closed ledgers are repaired: their record has no other writer, and what they hold is known. An open one's writer
-changes its ensemble by itself, and a dead writer's is recovered by its topic's next owner. Whom a recovery took for the
-blocks that it wrote again is named when it closes the ledger, not before: until then it may be any bookie that drains.
+Only closed ledgers are repaired, because no writer changes their record, and their last entry is known. The writer of
+an open ledger changes the ensemble itself, and a dead writer's ledger is recovered by its topic's next owner. A
+recovery records the bookies to which it wrote blocks only when it closes the ledger; until then, any draining bookie
+may be one of them.
 
-A fragment's new bookies are those that stay and as many others as the write quorum lacks, which widens narrow ones,
-too. Without another bookie a DAMAGED copy is made whole where it is: the bookie takes what it lacks, and mends what
-rotted if its disk can. What cannot be replaced keeps its place, for a lost bookie may come back; only those that are
-LEAVING go without a replacement, as an operator said so, if the ack quorum is left in good copies; whose holes are
-filled first (`repair_copy`).
+A fragment's new ensemble consists of the copies that stay and of new targets, up to the write quorum; this also widens
+narrow fragments. If no other bookie can take a copy, a DAMAGED copy is completed in place: its bookie stores the
+missing blocks, and rewrites damaged ones if its disk allows it. A copy that cannot be replaced stays in the record,
+because a lost bookie may come back. Only a LEAVING copy is removed without a replacement, if an ack quorum of good
+copies remains, whose holes are filled first (`repair_copy`).
 
-How long a bookie has been gone is told by the coordinator's own monotonic clock from when it first missed it, so a new
-coordinator begins to wait anew: patience costs nothing but time.
+The coordinator measures absences by its own monotonic clock, from its first observation. A new coordinator starts again
+from zero, which only delays repair.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from quire.wire.bookie import BookieId
 
 
 class Copy(Enum):
-    """See the table."""
+    """State of a copy; see the table of this module."""
 
     GOOD = auto()
     ABSENT = auto()
@@ -50,13 +51,16 @@ _STAYS = (Copy.GOOD, Copy.ABSENT)
 
 @dataclass(frozen=True)
 class View:
-    """The cluster as the coordinator sees it. `known` are identity records, `available` those that are up, by UUID."""
+    """Coordinator's view of the cluster.
+
+    `known` and `available` are the identity records of all bookies and of the running ones, by UUID.
+    """
 
     known: Mapping[str, BookieRecord]
     available: Mapping[str, BookieRecord]
-    gone_for_long: Collection[str]
+    absent_too_long: Collection[str]
     damaged: Mapping[int, Collection[str]]
-    """For each ledger, the bookies (str of BookieId) that reported damage of it."""
+    """Bookies (str of BookieId) that reported damage, by ledger."""
 
     def judge(self, ledger_id: int, bookie: BookieId) -> Copy:
         if bookie.is_wal:
@@ -67,7 +71,7 @@ class View:
         if any(each is not None and each.incarnation > bookie.incarnation for each in (known, available)):
             return Copy.LOST
         if available is None and (
-            self.intent(bookie.uuid) is not BookieIntent.STAY or bookie.uuid in self.gone_for_long
+            self.intent(bookie.uuid) is not BookieIntent.STAY or bookie.uuid in self.absent_too_long
         ):
             return Copy.LOST
         if str(bookie) in self.damaged.get(ledger_id, ()):
@@ -77,36 +81,42 @@ class View:
         return Copy.GOOD if available is not None else Copy.ABSENT
 
     def intent(self, uuid: str) -> BookieIntent:
-        """What an operator wants of the bookie, else what it wants itself: one that was told to stop may drain."""
+        """Return the operator's order for the bookie.
+
+        Without one, the bookie's own intent, such as draining at shutdown.
+        """
         for record in (self.known.get(uuid), self.available.get(uuid)):
             if record is not None and record.intent is not BookieIntent.STAY:
                 return record.intent
         return BookieIntent.STAY
 
     def takers(self) -> list[BookieRecord]:
-        """Bookies that may get copies; one that is up and not known was just retired."""
+        """Return the bookies that may get copies.
+
+        A running bookie without an identity record was just retired, and gets none.
+        """
         return [
             record
             for uuid, record in self.available.items()
             if uuid in self.known and not record.read_only and self.intent(uuid) is not BookieIntent.DRAIN
         ]
 
-    def worries(self) -> set[str]:
-        """Bookies that some ledger may have to leave, as far as that can be told without the ledgers."""
+    def bookies_to_leave(self) -> set[str]:
+        """Return the UUIDs of bookies that ledgers may have to leave: lost, given-up and draining ones."""
         absent = self.known.keys() - self.available.keys()
         return {
             uuid
             for uuid in absent
-            if uuid in self.gone_for_long or self.intent(uuid) is not BookieIntent.STAY
+            if uuid in self.absent_too_long or self.intent(uuid) is not BookieIntent.STAY
         } | self.draining()
 
     def draining(self) -> set[str]:
-        """Bookies that are to be retired when no ledger names them any more."""
+        """Return the UUIDs of draining bookies, which are retired when no ledger names them any more."""
         return {uuid for uuid in self.known if self.intent(uuid) is BookieIntent.DRAIN}
 
 
 class FragmentPlan(NamedTuple):
-    """One fragment: copy entries `first_entry` to `last_entry` from `sources` to `targets`; then `bookies` hold it."""
+    """Plan for one fragment: copy its entries from `sources` to `targets`; then change its ensemble to `bookies`."""
 
     fragment: int
     first_entry: int
@@ -117,7 +127,10 @@ class FragmentPlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do for one ledger. `left`: bookies that it still has to leave afterwards; `is_open`: not closed yet."""
+    """Plan for one ledger. After its execution, the ledger still has to leave the bookies `left` (UUIDs).
+
+    `is_open`: the ledger is not closed. `is_unplaced`: too few bookies can take copies.
+    """
 
     fragments: tuple[FragmentPlan, ...] = ()
     left: frozenset[str] = frozenset()
@@ -128,7 +141,7 @@ class Plan(NamedTuple):
 def plan(
     record: LedgerRecord, view: View, loads: Mapping[BookieId, int], random: Callable[[], float]
 ) -> Plan:
-    """What repair should do about one ledger that is not being deleted."""
+    """Return the plan for one ledger that is not being deleted."""
     if record.state is not LedgerState.CLOSED:
         named = states.all_bookies(record)
         left = {each.uuid for each in named if view.judge(record.ledger_id, each) not in _STAYS}
@@ -148,9 +161,9 @@ def plan(
 
 
 def good_holders(record: LedgerRecord, view: View) -> dict[int, list[BookieId]]:
-    """For each fragment of a closed ledger that has entries, those that have a good copy, as far as one can tell.
+    """Return the bookies with a good copy, by the index of each non-empty fragment of a closed ledger.
 
-    Nothing of a ledger on object storage: there is one copy.
+    The result is empty for a ledger on object storage, which has one copy.
     """
     if record.state is not LedgerState.CLOSED or states.storage(record) is Storage.OBJECTS:
         return {}
@@ -169,15 +182,15 @@ def _plan_fragment(
     loads: Mapping[BookieId, int],
     random: Callable[[], float],
 ) -> tuple[FragmentPlan | None, set[str], bool]:
-    """The plan, bookies that should go and cannot, and whether bookies are lacking."""
+    """Return the plan, the bookies that cannot be removed yet (UUIDs), and whether too few bookies can take copies."""
     copies = {bookie: view.judge(record.ledger_id, bookie) for bookie in states.ensemble(fragment)}
     stay = [bookie for bookie, copy in copies.items() if copy in _STAYS]
     go = [bookie for bookie, copy in copies.items() if copy not in _STAYS]
     wanted = record.write_quorum - len(stay)
     targets = _choose(wanted, record, copies, view, loads, random)
     targets += [bookie for bookie in go if _may_be_made_whole(bookie, copies, view)][: wanted - len(targets)]
-    remaining = _those_that_must_stay(record, copies, stay, targets, go)
-    bookies = _in_their_places(states.ensemble(fragment), [*stay, *targets, *remaining])
+    remaining = _must_stay(record, copies, stay, targets, go)
+    bookies = _keep_places(states.ensemble(fragment), [*stay, *targets, *remaining])
     lacks = len(targets) < wanted
     uuids = {bookie.uuid for bookie in remaining}
     if not targets and set(bookies) == set(copies):
@@ -201,7 +214,10 @@ def _choose(
     loads: Mapping[BookieId, int],
     random: Callable[[], float],
 ) -> list[BookieId]:
-    """Up to `wanted` bookies for new copies; those that left the ledger for damage only when there are no others."""
+    """Choose up to `wanted` bookies for new copies.
+
+    A bookie that reported damage of this ledger is chosen only if too few others are available.
+    """
     if not wanted:
         return []
     damaged_here = {bookie.uuid for bookie, copy in copies.items() if copy is Copy.DAMAGED}
@@ -216,8 +232,8 @@ def _choose(
     return chosen
 
 
-def _in_their_places(old: Sequence[BookieId], bookies: list[BookieId]) -> tuple[BookieId, ...]:
-    """`bookies`, those of `old` where they were, the others in the places that became free."""
+def _keep_places(old: Sequence[BookieId], bookies: list[BookieId]) -> tuple[BookieId, ...]:
+    """Sort `bookies`, so that each bookie of `old` keeps its index, and new ones get the indexes of removed ones."""
     others = [bookie for bookie in bookies if bookie not in old]
     placed = [bookie if bookie in bookies else others.pop(0) if others else None for bookie in old]
     return (*(bookie for bookie in placed if bookie is not None), *others)
@@ -227,20 +243,20 @@ def _may_be_made_whole(bookie: BookieId, copies: Mapping[BookieId, Copy], view: 
     return copies[bookie] is Copy.DAMAGED and any(taker.uuid == bookie.uuid for taker in view.takers())
 
 
-def _those_that_must_stay(
+def _must_stay(
     record: LedgerRecord,
     copies: Mapping[BookieId, Copy],
     stay: list[BookieId],
     targets: list[BookieId],
     go: list[BookieId],
 ) -> list[BookieId]:
-    """Of `go`, those for which there is no replacement and which may not go without one."""
+    """Return the bookies of `go` that must stay, because they have no replacement."""
     targeted = {bookie.uuid for bookie in targets}
     unplaced = [bookie for bookie in go if bookie.uuid not in targeted]
     good = sum(copies[bookie] is Copy.GOOD for bookie in stay) + len(targets)
     room = record.write_quorum - len(stay) - len(targets)
     must: list[BookieId] = []
-    for bookie in sorted(unplaced, key=lambda each: copies[each] is Copy.LOST):  # the lost ones go first
+    for bookie in sorted(unplaced, key=lambda each: copies[each] is Copy.LOST):  # lost ones are removed first
         if len(must) >= room:
             break
         if copies[bookie] is Copy.LEAVING and good >= record.ack_quorum:
@@ -250,7 +266,7 @@ def _those_that_must_stay(
 
 
 def _sources(ledger_id: int, copies: Mapping[BookieId, Copy]) -> tuple[BookieId, ...]:
-    """In the order in which to ask; ledgers begin at different ones, so that reading is spread."""
+    """Return the order in which to read from copies; it differs by ledger, so that reads are spread over bookies."""
     order = (Copy.GOOD, Copy.LEAVING, Copy.ABSENT, Copy.DAMAGED, Copy.LOST)
     found: list[BookieId] = []
     for kind in order:
@@ -261,36 +277,21 @@ def _sources(ledger_id: int, copies: Mapping[BookieId, Copy]) -> tuple[BookieId,
 
 
 class Absences:
-    """Since when each bookie has not been up, by a monotonic clock in seconds."""
+    """Time (monotonic, s) of the first observation that a bookie is not running, for each absent bookie."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
         self._since: dict[str, float] = {}
 
-    def look(self, known: Iterable[str], available: Collection[str], now: float) -> None:
+    def update(self, known: Iterable[str], available: Collection[str], now: float) -> None:
         self._since = {uuid: self._since.get(uuid, now) for uuid in known if uuid not in available}
 
     def absent(self) -> set[str]:
         return set(self._since)
 
-    def gone_for_long(self, now: float) -> set[str]:
+    def absent_too_long(self, now: float) -> set[str]:
         return {uuid for uuid, since in self._since.items() if now - since >= self._delay_s}
 
-    def forget(self) -> None:
-        """Nobody looked for a while: begin anew."""
+    def reset(self) -> None:
+        """Forget all absences, because they were not observed for a while."""
         self._since.clear()
-
-
-class Pace:
-    """So many bytes a second, over all copies together. A second's worth may be saved up."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        assert bytes_per_s > 0
-        self._bytes_per_s = bytes_per_s
-        self._paid_until = float("-inf")
-
-    def take(self, size_bytes: int, now: float) -> float:
-        """Seconds to wait before `size_bytes` more are moved."""
-        begin = max(self._paid_until, now - 1.0)
-        self._paid_until = begin + size_bytes / self._bytes_per_s
-        return max(0.0, self._paid_until - now)

@@ -1,4 +1,4 @@
-"""How far repair is: kept by the coordinator, written where anyone may read it (`RepairRecord`)."""
+"""Progress of repair, which the coordinator records and publishes in the metadata store (`RepairRecord`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from quire.runtime.errors import QuireError
 _log = logging.getLogger(__name__)
 
 _PROGRESS_S: Final = 1.0
+"""Interval in seconds at which progress is published."""
 _ERROR_CHARS: Final = 500
+"""Maximum length of the last error in the record."""
 
 
 class Progress:
-    """`record` is what this process did; `name` says which one it is."""
+    """Progress of the coordinator in this process, which `name` identifies."""
 
     def __init__(self, store: MetadataStore, copier: Copier, clock: Clock, name: str) -> None:
         self._store = store
@@ -32,7 +34,7 @@ class Progress:
         self.record = RepairRecord(coordinator=name)
 
     def note(self, **changes: object) -> None:
-        """Change fields of the record."""
+        """Change these fields of the record; also update its time and its number of copied bytes."""
         self.record = replace(
             self.record,
             bytes_copied=self._copier.bytes_copied,
@@ -44,7 +46,7 @@ class Progress:
         self.note(state=state, ledgers=ledgers, checked=0, repaired=0, failed=0)
 
     def goes_on(self, state: str, ledgers: int) -> None:
-        """There are so many more of them."""
+        """Add `ledgers` to the number of ledgers of the current pass, and change its state."""
         self.note(state=state, ledgers=self.record.ledgers + ledgers)
 
     def checked(self) -> None:
@@ -57,7 +59,7 @@ class Progress:
         self.note(failed=self.record.failed + 1, error=str(error)[:_ERROR_CHARS])
 
     async def publish_often(self) -> None:
-        """Until it is cancelled."""
+        """Publish the progress every second, until cancelled."""
         while True:
             await asyncio.sleep(_PROGRESS_S)
             self.note()
@@ -67,4 +69,4 @@ class Progress:
         try:
             await touch(self._store, paths.REPAIR_PROGRESS, encode(self.record))
         except QuireError as error:
-            _log.info("cannot tell the progress of repair: %s", error)
+            _log.info("repair: cannot publish the progress: %s", error)

@@ -1,13 +1,14 @@
-"""Which replica is asked first, how long the next one waits, and whom a reader tells of damage.
+"""State shared by the readers of one process: order of replicas, delays of hedged requests, and reports of damage.
 
-What the readers of one process share. Replicas of the own rack come first; one that failed a writer lately comes last;
-among equals a reader keeps to the one it read from, whose next blocks are in its read-ahead already. Another replica is
-asked as well when the first takes longer than is usual for it, so one slow disk is not every reader's slow disk.
+Replicas in this process's rack come first; replicas that recently failed a writer come last. Among equals, a reader
+stays with the replica that it last read from, whose read-ahead has the next blocks. Another replica is asked as well if
+the first takes unusually long ([The Tail at Scale](https://research.google/pubs/the-tail-at-scale/)), so that one slow
+disk does not delay all readers.
 
-Damage is told to whoever repairs (`on_damage`), of each place now and then: a copy that cannot be read, or that is not
-where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent. What nobody
-has any more, and is lost for good, is remembered as long as somebody meets it, for statistics and health; not when the
-archive had it (`found_elsewhere`).
+A damaged copy is reported to repair (`on_damage`) even if another replica had the block. A copy is damaged if a block
+is unreadable, or if the bookie lacks a block although a closed ledger's record names the bookie as a holder. The same
+bookie and entry are reported at most once per interval. A permanently lost entry is recorded for metrics and health
+checks as long as readers request it, unless the archive has it (`found_elsewhere`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from quire.ledger.directory import BookieDirectory
-from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
+from quire.ledger.rtt import RttEstimator
 from quire.runtime.clock import Clock
 from quire.runtime.errors import LostForGood
 from quire.runtime.metrics import Histogram
@@ -27,25 +28,28 @@ from quire.wire.bookie import BookieId
 _log = logging.getLogger(__name__)
 
 DamageListener = Callable[[BookieId, int, int, str], None]
-"""Bookie, ledger, the entry that cannot be read there, and what is wrong with it."""
+"""Callback with the bookie, the ledger, the entry that is unreadable there, and the error."""
 
 SPECULATE_FACTOR: Final = 2.0
+"""A hedged request is sent after this multiple of the usual response time."""
 SPECULATE_S: Final = (0.02, 1.0)
-"""Sooner the second question costs more than it gains; later nobody wants to wait."""
+"""Bounds of the delay of a hedged request, in seconds. An earlier request costs more than it saves; a later one is too
+late for clients.
+"""
 
-TOLD_AGAIN_S: Final = 600.0
-"""What was told may have been mended since, and be damaged anew."""
+REPORT_AGAIN_S: Final = 600.0
+"""Minimum time in seconds between reports of the same bookie and entry, which may be repaired and damaged again."""
 
-TOLD_MAX: Final = 10_000
-"""Damaged places that are remembered; then all are forgotten, and told again when they are met again."""
+REPORTED_MAX: Final = 10_000
+"""Maximum number of remembered damage reports; beyond it, all are forgotten, so damage may be reported again."""
 
 
 LOST_REMEMBERED_MAX: Final = 1_000
-"""Ledgers with losses that are remembered; more would not help who looks."""
+"""Maximum number of ledgers with lost entries that are remembered; operators could not use a longer list."""
 
 
-class _Met(NamedTuple):
-    """A loss that was met, when, and whether the archive had it all the same."""
+class _SeenLoss(NamedTuple):
+    """Loss that a reader found, its time (monotonic, s), and whether the archive had the entry."""
 
     error: LostForGood
     at: float
@@ -53,7 +57,7 @@ class _Met(NamedTuple):
 
 
 class Replicas:
-    """`rack` is this process's own; "" when it has none."""
+    """State shared by all readers of a process in `rack` ("" if unknown)."""
 
     def __init__(
         self, bookies: BookieDirectory, clock: Clock, quarantine: Quarantine, rack: str = ""
@@ -62,15 +66,15 @@ class Replicas:
         self.now = clock.monotonic
         self._quarantine = quarantine
         self._rack = rack
-        self._patience: dict[BookieId, Patience] = {}
+        self._latency: dict[BookieId, RttEstimator] = {}
         self.read_s = Histogram()
-        """How long each answer to a read took."""
-        self._told: dict[tuple[BookieId, int, int], float] = {}
-        self._lost: dict[int, _Met] = {}
+        """Latency of successful reads, in seconds."""
+        self._reported_at: dict[tuple[BookieId, int, int], float] = {}
+        self._lost: dict[int, _SeenLoss] = {}
         self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
 
     def order(self, ensemble: Sequence[BookieId], first: int) -> list[BookieId]:
-        """In which order to ask; `first` is the index of the one that is asked first among equals."""
+        """Return the order in which to ask the ensemble; among equals, the bookie at index `first` comes first."""
         turned = [*ensemble[first:], *ensemble[:first]]
         suspects = self._quarantine.members()
         near = self._near()
@@ -78,56 +82,58 @@ class Replicas:
         return turned
 
     def speculate_s(self, bookie: BookieId) -> float:
-        """How long to wait for `bookie` alone."""
-        patience = self._patience.get(bookie)
-        return patience.bound(SPECULATE_FACTOR, *SPECULATE_S) if patience is not None else SPECULATE_S[0] * 5
+        """Return the seconds to wait for `bookie` before another replica is also asked."""
+        estimator = self._latency.get(bookie)
+        return (
+            estimator.timeout(SPECULATE_FACTOR, *SPECULATE_S) if estimator is not None else SPECULATE_S[0] * 5
+        )
 
-    def took(self, bookie: BookieId, seconds: float) -> None:
-        """`bookie` answered a read in so many seconds."""
-        patience = self._patience.get(bookie)
-        if patience is None:
-            patience = self._patience[bookie] = Patience()
-        patience.observe(seconds)
+    def observe_read(self, bookie: BookieId, seconds: float) -> None:
+        """Add the latency of a read from `bookie` to its RTT estimate and to the histogram."""
+        estimator = self._latency.get(bookie)
+        if estimator is None:
+            estimator = self._latency[bookie] = RttEstimator()
+        estimator.observe(seconds)
         self.read_s.observe(seconds)
 
     def report(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
-        """A copy is damaged or missing."""
+        """Report a copy that is damaged or missing."""
         place, now = (bookie, ledger_id, entry), self.now()
-        if now - self._told.get(place, float("-inf")) < TOLD_AGAIN_S:
+        if now - self._reported_at.get(place, float("-inf")) < REPORT_AGAIN_S:
             return
-        if len(self._told) >= TOLD_MAX:
-            self._told.clear()
-        self._told[place] = now
-        _log.warning("entry %d of ledger %d cannot be read from %s: %s", entry, ledger_id, bookie, what)
+        if len(self._reported_at) >= REPORTED_MAX:
+            self._reported_at.clear()
+        self._reported_at[place] = now
+        _log.warning("ledger %d: cannot read entry %d from %s: %s", entry, ledger_id, bookie, what)
         self.on_damage(bookie, ledger_id, entry, what)
 
-    def meets_loss(self, error: LostForGood) -> None:
-        """Nobody has an entry any more."""
+    def record_loss(self, error: LostForGood) -> None:
+        """Record that an entry is permanently lost; log the first loss of a ledger."""
         before = self._lost.get(error.ledger_id)
         if before is None:
             _log.error("%s", error)
             if len(self._lost) >= LOST_REMEMBERED_MAX:
                 del self._lost[next(iter(self._lost))]
         is_elsewhere = before is not None and before.is_elsewhere and before.error.entry == error.entry
-        self._lost[error.ledger_id] = _Met(error, self.now(), is_elsewhere)
+        self._lost[error.ledger_id] = _SeenLoss(error, self.now(), is_elsewhere)
 
-    def readable(self, ledger_id: int, entry: int) -> None:
-        """The entry was read."""
+    def forget_loss_at(self, ledger_id: int, entry: int) -> None:
+        """Forget the loss of an entry that was read successfully."""
         if self._lost and ledger_id in self._lost and self._lost[ledger_id].error.entry == entry:
             del self._lost[ledger_id]
 
     def found_elsewhere(self, ledger_id: int) -> None:
-        """The archive had what was met last."""
+        """Record that the archive has the entry that was last found lost."""
         if ledger_id in self._lost:
             self._lost[ledger_id] = self._lost[ledger_id]._replace(is_elsewhere=True)
 
-    def ended(self, ledger_id: int) -> None:
-        """The ledger was deleted, or what it lost was given up."""
+    def forget_loss(self, ledger_id: int) -> None:
+        """Forget a ledger that was deleted, or whose lost entries were given up."""
         self._lost.pop(ledger_id, None)
 
     def lost(self) -> dict[int, LostForGood]:
-        """What was met lately, by ledger."""
-        oldest = self.now() - TOLD_AGAIN_S
+        """Return losses that readers found within `REPORT_AGAIN_S`, by ledger."""
+        oldest = self.now() - REPORT_AGAIN_S
         self._lost = {ledger_id: met for ledger_id, met in self._lost.items() if met.at >= oldest}
         return {ledger_id: met.error for ledger_id, met in self._lost.items() if not met.is_elsewhere}
 

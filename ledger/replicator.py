@@ -1,12 +1,16 @@
-"""The replicator takes the ledgers of the queue, a few at a time, and repairs them.
+"""Replicator: repairs queued ledgers, a few at a time.
 
-    queue node → ledger record → plan (`repair_core`) → copy and name (`repair_copy`) → fill holes → remove the node
+        queue node → ledger record → plan (`repair_core`) → copy, update record (`repair_copy`) → fill holes → dequeue
 
-The node is removed by the version that was read: when somebody reported meanwhile, the ledger is taken again. What
-cannot be done now waits in the `worklist`. Damage that is mended is struck off the node at once. The bookies of a
-ledger are asked as well whether their copies have holes: an ack quorum was enough to confirm a block; who had some may
-lack the label, too. A deletion that a bookie missed is finished (`deletion`). A label (`labels`) that a bookie reports
-as damaged is queued as any ledger is, and is told anew.
+It is the counterpart of BookKeeper's [ReplicationWorker](https://bookkeeper.apache.org/docs/admin/autorecovery).
+
+- A queue node is removed only if its version is unchanged. If damage was reported meanwhile, the ledger is repaired
+  again.
+- A ledger that cannot be repaired now waits in the `worklist`. Reports of repaired damage are removed from its queue
+  node at once.
+- All bookies of a ledger are asked for holes in their copies, because an ack quorum was enough to confirm a block.
+- A deletion that a bookie missed is completed (`deletion`).
+- A label (`labels`) that a bookie reports as damaged is queued like a ledger, and is sent again.
 """
 
 from __future__ import annotations
@@ -32,21 +36,24 @@ from quire.wire.bookie import BookieId
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
+"""Attempts at a ledger that other processes change meanwhile; then the ledger waits as failed."""
+
 _LOST_MAX: Final = 100
-"""Lost ledgers that are told to operators: a record of the metadata store has to hold them."""
+"""Maximum number of ledgers with lost entries that are listed, so that the list fits into a node of the metadata store.
+"""
 
 
 class _Node:
-    """A ledger's node of the queue, as far as this process read or wrote it; version None when there is none."""
+    """Queue node of one ledger, as this process last read or wrote it. Its version is None if it does not exist."""
 
     def __init__(self, record: UnderreplicatedRecord, version: int | None) -> None:
         self.record = record
         self.version = version
         self.is_changed = False
-        """By somebody else, who may tell of what came after the repair."""
+        """Set when another process has changed the node, which may contain new damage reports."""
 
     async def settle(self, store: MetadataStore, damaged: Collection[str]) -> None:
-        """Strike off damage that is mended, all but that of bookies `damaged` (UUIDs)."""
+        """Remove the damage reports of all bookies from the node, except those of the bookies `damaged` (UUIDs)."""
         if self.version is not None and not self.is_changed:
             try:
                 self.record, self.version = await underreplicated.settle(
@@ -64,7 +71,7 @@ class _Node:
 
 
 class Replicator:
-    """Repairs what is queued in `worklist`."""
+    """Workers that repair the ledgers queued in `worklist`."""
 
     def __init__(
         self,
@@ -82,14 +89,14 @@ class Replicator:
         self._worklist = worklist
         self._random = random
         self._lost_before: set[int] = set()
-        """Said once in the log."""
+        """Ids of ledgers whose loss of entries was already logged."""
         self.on_open: Callable[[LedgerRecord], None] = lambda record: None
-        """Told each open ledger that must be closed before it can be repaired."""
+        """Listener for open ledgers that must be closed before they can be repaired."""
 
     async def work(self, view: View, may_begin: Callable[[], bool]) -> None:
-        """Repair one ledger after the other while it `may_begin` another and one is queued."""
-        worries = frozenset(view.worries())
-        while may_begin() and (ledger_id := self._worklist.begin(worries)) is not None:
+        """Repair queued ledgers one after the other, while `may_begin` returns true."""
+        bookies_to_leave = frozenset(view.bookies_to_leave())
+        while may_begin() and (ledger_id := self._worklist.begin(bookies_to_leave)) is not None:
             leaving, event = None, WorkEvent.FAILED
             try:
                 event, leaving = await self._repair(ledger_id, view)
@@ -97,11 +104,11 @@ class Replicator:
                 self._progress.failed(error)
             except LostForGood as error:
                 self._lose(error)
-            except Exception as error:  # one ledger's trouble is no reason to leave the others as they are
-                is_ours = not isinstance(error, QuireError)
-                _log.error("ledger %d cannot be repaired: %s", ledger_id, error, exc_info=is_ours)
+            except Exception as error:  # one ledger's failure must not stop the others
+                is_internal = not isinstance(error, QuireError)
+                _log.error("ledger %d cannot be repaired now: %s", ledger_id, error, exc_info=is_internal)
                 self._progress.failed(error)
-            self._worklist.end(ledger_id, event, leaving)
+            self._worklist.finish(ledger_id, event, leaving)
             self._progress.checked()
 
     def _lose(self, error: LostForGood) -> None:
@@ -113,7 +120,7 @@ class Replicator:
         self._progress.failed(error)
 
     async def _repair(self, ledger_id: int, view: View) -> tuple[WorkEvent, frozenset[str]]:
-        """What became of the ledger, and the bookies that it has still to leave."""
+        """Repair a ledger; return the resulting event and the bookies that it still has to leave."""
         try:
             node = _Node(*await underreplicated.read(self._store, ledger_id))
         except NotFound:
@@ -125,7 +132,10 @@ class Replicator:
         return WorkEvent.DUE if node.is_changed else event, leaving
 
     async def _judge(self, ledger_id: int, view: View, node: _Node) -> tuple[WorkEvent, frozenset[str]]:
-        """Read, judge, repair, and look again when somebody changed the ledger meanwhile."""
+        """Repair the ledger, complete its deletion, or send its label again, depending on the queued id and the record.
+
+        Try again if another process changes the record meanwhile.
+        """
         path = paths.ledger(ledger_id)
         for attempt in range(_TRIES):
             try:
@@ -135,7 +145,7 @@ class Replicator:
                 read = await self._store.get(path)
                 record = decode(LedgerRecord, read.value, path)
                 if record.state is LedgerState.DELETING:
-                    await node.settle(self._store, ())  # nobody needs its blocks any more
+                    await node.settle(self._store, ())  # a deleted ledger's blocks are not needed any more
                     return await self._finish_deletion(record, view), frozenset()
                 return await self._repair_record(record, read.version, view, node)
             except NotFound:
@@ -148,31 +158,38 @@ class Replicator:
     async def _repair_record(
         self, record: LedgerRecord, version: int, view: View, node: _Node
     ) -> tuple[WorkEvent, frozenset[str]]:
-        """Raises what the `Copier` does, and what a bookie refused whose copy was to be made whole where it is."""
+        """Execute the plan for a ledger, and fill the holes of its copies.
+
+        Raises the `Copier`'s errors, and the refusal of a bookie whose damaged copy should be completed in place.
+        """
         ledger_id = record.ledger_id
-        self._worklist.narrow(ledger_id, frozenset(each.uuid for each in states.all_bookies(record)))
+        self._worklist.restrict_leaving(
+            ledger_id, frozenset(each.uuid for each in states.all_bookies(record))
+        )
         plan = repair_core.plan(record, view, self._copier.loads, self._random)
+        if strangers := await self._copier.strangers(record, plan):
+            others = {uuid: each for uuid, each in view.available.items() if uuid not in strangers}
+            view = replace(view, available=others)
+            plan = repair_core.plan(record, view, self._copier.loads, self._random)
         refused: dict[BookieId, QuireError] = {}
         if plan.fragments:
-            record, refused = await self._copier.repair(record, version, plan.fragments)
-        if record.state is not LedgerState.IN_RECOVERY:  # it may come to name others
+            record, version, refused = await self._copier.repair(record, version, plan.fragments)
+        if record.state is not LedgerState.IN_RECOVERY:  # a recovery may still add bookies
             await node.settle(self._store, plan.left | {copy.uuid for copy in refused})
         good = repair_core.good_holders(record, view)
-        is_filled = await self._copier.complete(record, good)
-        if is_filled:
-            await self._copier.label(ledger_id)
+        is_filled = await self._copier.complete(record, version, good)
         if is_filled or plan.fragments:
             self._progress.repaired()
-            _log.info("ledger %d is repaired", ledger_id)
+            _log.info("repaired ledger %d", ledger_id)
         if refused:
-            raise next(iter(refused.values()))  # until there is another bookie for that copy
+            raise next(iter(refused.values()))  # retry until another bookie can take the copy
         if plan.is_open and (plan.left or node.record.damage):
             self.on_open(record)
             return WorkEvent.IS_OPEN, plan.left
         return WorkEvent.LACKS_BOOKIE if plan.is_unplaced else WorkEvent.DONE, plan.left
 
     async def _finish_deletion(self, record: LedgerRecord, view: View) -> WorkEvent:
-        """Lay the tombstones that are missing; not while a bookie is away: nobody is asked in vain."""
+        """Complete the deletion of a ledger, unless a holder is absent, which could not confirm its tombstone."""
         if any(
             each.uuid in view.known and each.uuid not in view.available for each in states.holders(record)
         ):

@@ -1,9 +1,9 @@
-"""Which open ledgers of this process have a copy that was reported as damaged, and which bookies were given up.
+"""Damage reports about open ledgers of this process, and bookies that an operator gave up, read from the store.
 
-Repair must not touch the record of an open ledger, so its owner has to hear of the damage, too. A report comes together
-with a change of one node, which is watched; then the queue is listed (`metadata.underreplicated`), and only the records
-of own ledgers are read: there may be very many of others, and a ledger that is not open here never will be. Nothing is
-asked while there is no news. That an operator gives a bookie up is news of the same node.
+Repair must not change the record of an open ledger, so the ledger's owner must react to the damage. Each report also
+changes the node `paths.UNDERREPLICATED`, which every process watches. After a change, this process lists the queue
+(`metadata.underreplicated`), and reads only the reports about its own ledgers. An operator's order to give up a bookie
+changes the same node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reported:
-    """`own`: ids of the open ledgers of this process, as they are now."""
+    """Damaged copies of this process's open ledgers; `own` is the live collection of their ids."""
 
     def __init__(self, store: MetadataStore, tasks: Tasks, own: Container[int]) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Reported:
         self._reading: asyncio.Task[None] | None = None
         self._copies: tuple[tuple[str, int], ...] = ()
         self.given_up: frozenset[str] = frozenset()
-        """UUIDs of bookies that an operator gave up, as far as is known."""
+        """UUIDs of bookies that an operator gave up, as of the last read."""
 
     def start(self) -> None:
         self._unwatch = self._store.watch(paths.UNDERREPLICATED, self._on_news)
@@ -42,7 +42,10 @@ class Reported:
         self.copies()
 
     def copies(self) -> tuple[tuple[str, int], ...]:
-        """UUID of the bookie and id of the ledger, as far as is known; after news more is known soon."""
+        """Return the known damaged copies, as (UUID of the bookie, ledger id).
+
+        If the reports have changed, start to read them for a later call.
+        """
         if self._is_stale and self._reading is None:
             self._is_stale = False
             self._reading = self._tasks.start(self._read(), "read which copies are damaged")
@@ -65,7 +68,7 @@ class Reported:
             found = [copy for ledger_id in own for copy in await self._damaged(ledger_id)]
         except QuireError as error:
             self._is_stale = True
-            _log.info("which copies are damaged cannot be read now, trying again: %s", error)
+            _log.info("cannot read the reports of damaged copies, trying again: %s", error)
         else:
             self._copies = tuple(found)
         finally:

@@ -1,8 +1,8 @@
-"""Bookies that are members, and how one ceases to be: its record is removed.
+"""Retirement of bookies: a bookie's record is replaced by a retirement record.
 
-A bookie that drains because an operator wants it to go has that in its record, so removing the version that was read
-is enough. One that drains because it was told to stop has the wish in its ephemeral registration: it may be back by
-now, as a member with new ledgers, so its registration is checked in the same transaction.
+If a bookie drains on an operator's order, its record contains the order, so a compare-and-set of the record is enough.
+If it drains because its process shall stop, only its ephemeral registration contains the intent. Such a bookie may have
+restarted meanwhile and received new ledgers, so the same transaction checks that its registration is unchanged.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from quire.metadata import paths
 from quire.metadata.bookie_states import TRANSITIONS, BookieEvent
 from quire.metadata.records import BookieIntent, BookieRecord, decode
+from quire.metadata.retirement import retirement
 from quire.metadata.store import Check, Delete, MetadataStore, Step
-from quire.runtime.errors import NotFound, VersionConflict
+from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
 
 
 async def known_bookies(store: MetadataStore) -> dict[str, BookieRecord]:
-    """The identity record of every bookie that was not retired, by UUID."""
+    """Return the identity record of every bookie that was not retired, by UUID."""
     found: dict[str, BookieRecord] = {}
     for uuid in await store.children(paths.BOOKIES):
         path = paths.bookie(uuid)
@@ -27,10 +28,13 @@ async def known_bookies(store: MetadataStore) -> dict[str, BookieRecord]:
 
 
 async def retire(store: MetadataStore, uuid: str) -> bool:
-    """Remove what is known of a drained bookie; False when it does not want to go at this very moment."""
+    """Retire a drained bookie: remove its record, and create a retirement record, in one transaction.
+
+    Return False if it is no longer draining. See `metadata.retirement`.
+    """
     try:
-        await store.transact(await _steps(store, uuid))
-    except (NotFound, VersionConflict):
+        await store.transact([*await _steps(store, uuid), retirement(uuid)])
+    except (NotFound, VersionConflict, AlreadyExists):
         return False
     return True
 
@@ -45,5 +49,5 @@ async def _steps(store: MetadataStore, uuid: str) -> list[Step]:
         return [removal]
     up = await store.get(available_path)
     if decode(BookieRecord, up.value, available_path).intent is not BookieIntent.DRAIN:
-        raise NotFound(f"bookie {uuid} does not drain any more")
+        raise NotFound(f"bookie {uuid} is not draining any more")
     return [Check(available_path, up.version), removal]

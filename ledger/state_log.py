@@ -1,31 +1,37 @@
-"""A small log of opaque records with a snapshot at its head: where cursors, deduplication and transactions keep state.
+"""Log of small opaque records with a snapshot at its head: for the state of cursors, deduplication and transactions.
 
-A record is the entry of a block: one byte that says what it is, then the owner's bytes.
+A record is an entry of a block: one byte for its kind, then the owner's bytes.
 
-    1  snapshot begins        nothing behind it
-    2  a part of a snapshot   behind a 1
-    3  the snapshot is whole  without it the ledger is as if it were not there
-    4  a delta                behind a 3
+    1  snapshot begins        without further bytes
+    2  part of a snapshot     after a record of kind 1
+    3  snapshot is complete   a ledger without this record is ignored
+    4  delta                  after a record of kind 3
 
-The node at `path` lists the ledgers, oldest first. Each begins with a snapshot, so the last whole one is all that a
-replay needs; the others wait for their deletion. A *roll* (by size, and whenever the log is opened):
+The node at `path` lists the log's ledgers, oldest first. Each ledger begins with a snapshot, so a replay needs only the
+last ledger with a complete one; earlier ledgers wait for their deletion. A *roll* (by size, and whenever the log is
+opened) has three steps:
 
-1. creates a ledger, lets the deltas so far go to the old one, and writes the snapshot of that moment into the new one;
-   deltas from then on go there, but nobody hears that they are durable yet;
-2. when the snapshot and all of the old ledger are confirmed, adds the new ledger to the list, by version;
-3. now answers what was held, deletes the older ledgers and takes them off the list.
+1. It creates a ledger. Deltas appended so far are written to the old ledger, and a snapshot that includes them to the
+   new one. Later deltas are written to the new ledger, but are not reported as durable yet.
+2. When the snapshot and all entries of the old ledger are confirmed, it adds the new ledger to the list by
+   compare-and-set.
+3. Then it reports the withheld records as durable, deletes the older ledgers, and removes them from the list.
 
-A crash before 2 leaves the old ledger, with all that anybody was told is durable. A second owner that opens the log
-recovers (fences) the last ledger and then changes the list; so of two owners one meets a fence or a conflict, and is
-dead from then on: `on_failed` tells it, and every `done` that is not answered hears the error. The outcome of those
-records is unknown; whoever opens the log again finds out.
+After a crash before the list is changed, the old ledger has all records that were reported as durable. A second owner
+that opens the log recovers (fences) the last ledger and then changes the list. So if two processes own the log, one of
+them finds a fence or a conflict, and its log fails: `on_failed` is called, and every pending `done` gets the error. The
+outcome of those records is unknown until the next owner replays the log.
 
-A log becomes two, as its bundle does, without a pause (`divide`): it goes on at another path, in the ledger that it
-has, and a part of its state goes into a log of its own, as if that rolled. One transaction lists both, and marks the
-node that there was. Until then nobody hears that anything in the part's ledger is durable, so a crash before leaves the
-log as it was, and one after it two.
+When its bundle splits, a log is divided without a pause (`divide`). The log continues in its current ledger under
+another path, and a part of its state is written to a second log, as in a roll. One transaction creates both logs' nodes
+and marks the old node as split. Before this transaction, no record in the second log's ledger is reported as durable.
+So after a crash there is either the one old log, or both new ones.
 
-Records of one turn of the loop travel in one block; while the ledger has enough blocks in flight they gather.
+While the metadata store does not answer, a roll is retried until the owner closes or abandons the log. Only opening and
+closing have a time limit, because a caller waits for them.
+
+Records that are appended in one turn of the event loop share a block. Further records wait while the ledger has the
+maximum number of blocks in flight.
 """
 
 from __future__ import annotations
@@ -60,11 +66,13 @@ from quire.wire import block
 _log = logging.getLogger(__name__)
 
 RECORD_BYTES_MAX: Final = 1 * MIB
+"""Maximum size of one record: an owner splits larger state, so that a replay yields to the event loop between records.
+"""
 ROLL_BYTES: Final = 16 * MIB
-"""A ledger of a state log, beyond its snapshot; bounds what a start has to replay."""
+"""Bytes of deltas after which the log rolls; this limits the time of the replay when the log is opened."""
 
 DROP_RETRY_S: Final = 60.0
-"""A former ledger mostly stays because a bookie is away."""
+"""Delay in seconds before the deletion of former ledgers is tried again; the usual cause is an absent bookie."""
 
 _BEGIN, _PART, _WHOLE, _DELTA = b"\x01", b"\x02", b"\x03", b"\x04"
 _ATTEMPTS_MAX: Final = 50
@@ -73,11 +81,12 @@ _RETRY_S: Final = 0.1
 
 @dataclass(frozen=True)
 class StateLogOwner:
-    """Whose state it is.
+    """Callbacks of the owner of the state.
 
-    `apply` takes a record. `snapshot` gives the whole state of one moment as records of at most 1 MiB that `apply`
-    understands; `prepare` is awaited a moment before, for what of that can be made in advance. `on_failed` hears why
-    the log is dead.
+    - `apply` applies a record (a delta, or a part of a snapshot) to the state.
+    - `snapshot` returns the whole state at one moment, as records of at most 1 MiB that `apply` accepts.
+    - `prepare` is awaited just before `snapshot`, for parts of the snapshot that can be made in advance.
+    - `on_failed` is called with the error that ended the log.
     """
 
     apply: Callable[[bytes], None]
@@ -88,14 +97,14 @@ class StateLogOwner:
 
 @dataclass
 class _Handover:
-    """A roll is under way: the segment before it, and answers that wait until the new one is on the list."""
+    """Roll in progress: the segment before it, and callbacks that wait until the new ledger is in the list."""
 
     old: Segment | None
     held: list[Done] = field(default_factory=list)
 
 
 class StateLog:
-    """Made by `open`."""
+    """State log of one owner; created by `open`."""
 
     def __init__(
         self,
@@ -112,7 +121,7 @@ class StateLog:
         self._roll_bytes = roll_bytes
         self._roll_at = roll_bytes
         self._drop_again_s = 0.0
-        """When the deletion of former ledgers is tried again, by the monotonic clock."""
+        """Time of the next attempt to delete former ledgers (monotonic, s)."""
         self._ids: tuple[int, ...] = ()
         self._node = _node_at(self._ledgers.store, path)
         self._segment: Segment | None = None
@@ -133,9 +142,9 @@ class StateLog:
         purpose: str = "",
         roll_bytes: int = ROLL_BYTES,
     ) -> StateLog:
-        """Take the log over: fence its last owner, hand snapshot and deltas to `owner` in order, begin a new ledger.
+        """Take over the log: fence its last owner, pass snapshot and deltas to `owner` in order, begin a new ledger.
 
-        After an error the owner's state is to be thrown away. Raises `Fenced` when another owner is opening it too,
+        After an error, the state in `owner` is incomplete. Raises `Fenced` if another owner opens the log meanwhile,
         `Unavailable`, `CorruptionError`.
         """
         log = cls(ledgers, path, owner, purpose=purpose or f"state:{path}", roll_bytes=roll_bytes)
@@ -151,27 +160,26 @@ class StateLog:
         except BaseException as error:
             log._end(error if isinstance(error, QuireError) else OutcomeUnknown(f"opening failed: {error!r}"))
             raise
+        log._node.attempts_max = maxsize
         return log
 
     @classmethod
     def of_part(cls, whole: StateLog, path: str, owner: StateLogOwner, *, purpose: str) -> StateLog:
-        """A log for a part of the state of `whole`, which is to `divide`. Nothing may be appended before it does."""
+        """Create the log for a part of the state of `whole`. Records may be appended only after `whole.divide`."""
         return cls(whole._ledgers, path, owner, purpose=purpose, roll_bytes=whole._roll_bytes)
 
     @property
     def error(self) -> QuireError | None:
-        """Why the log is dead, or None."""
+        """Error that ended the log, or None."""
         return self._error
 
     def append(self, record: bytes, done: Done | None = None) -> None:
-        """Write a delta; `done(None)` when it is durable, `done(error)` when its outcome is unknown.
+        """Append a delta; call `done(None)` when it is durable, `done(error)` if its outcome is unknown.
 
-        Records are durable in the order of calls. Raises `LimitExceeded` for a record beyond 1 MiB.
+        Records become durable in the order of calls. Raises `LimitExceeded` for a record beyond 1 MiB.
         """
         if len(record) > RECORD_BYTES_MAX:
-            raise LimitExceeded(
-                f"a state record of {len(record)} bytes; at most {RECORD_BYTES_MAX} are allowed"
-            )
+            raise LimitExceeded(f"a state record has {len(record)} bytes, the maximum is {RECORD_BYTES_MAX}")
         loop = asyncio.get_running_loop()
         if self._error is not None:
             if done is not None:
@@ -183,8 +191,9 @@ class StateLog:
             loop.call_soon(self._turn)
 
     async def close(self) -> None:
-        """Write what waits, close the ledger, end. Raises what the log failed with."""
+        """Write waiting records and close the ledger. Raises the error that ended the log."""
         self._roll_bytes = self._roll_at = maxsize
+        self._node.attempts_max = _ATTEMPTS_MAX
         if self._rolling is not None:
             await asyncio.gather(self._rolling, return_exceptions=True)
         if self._error is not None:
@@ -200,8 +209,8 @@ class StateLog:
             await self._tasks.stop()
 
     def abandon(self) -> None:
-        """Write nothing more, for another owner may have the log; who waits hears that the outcome is unknown."""
-        self._end(OutcomeUnknown(f"the state log {self._node.path} was given up by this process"))
+        """Stop writing, because another process may own the log now; waiting callbacks get `OutcomeUnknown`."""
+        self._end(OutcomeUnknown(f"the state log {self._node.path} was abandoned by this process"))
 
     # -- opening ---------------------------------------------------------------------------------------
     async def _load(self) -> None:
@@ -211,29 +220,29 @@ class StateLog:
             return
         record = decode(StateLogRecord, node.value, self._node.path)
         if record.split_into is not None:
-            raise Unavailable(f"the state log {self._node.path} was split: look up again where its state is")
+            raise Unavailable(f"the state log {self._node.path} was split; look up its new path")
         self._ids = record.ledgers
         self._node.version = node.version
 
     async def _why_gone(self, error: NotFound) -> QuireError:
-        """A listed ledger was deleted: by another owner that rolled meanwhile, or it is lost."""
+        """Return why a listed ledger does not exist: another owner rolled the log meanwhile, or the ledger is lost."""
         node = await self._ledgers.store.get(self._node.path)
         if node.version != self._node.version:
             return Fenced(f"the state log {self._node.path} was changed by another owner; open it again")
-        return CorruptionError(f"the state log {self._node.path} lists a ledger that is gone: {error}")
+        return CorruptionError(f"the state log {self._node.path} lists a ledger that does not exist: {error}")
 
     async def _replay(self) -> None:
         for ledger_id in reversed(self._ids):
             if await self._replay_ledger(ledger_id):
                 return
         raise CorruptionError(
-            f"no ledger of the state log {self._node.path} has a whole snapshot: {self._ids}"
+            f"the state log {self._node.path}: no ledger has a complete snapshot: {self._ids}"
         )
 
     async def _replay_ledger(self, ledger_id: int) -> bool:
-        """Apply a ledger; False, and nothing applied, when its snapshot is not whole.
+        """Apply the records of a ledger; return False, and apply nothing, if its snapshot is incomplete.
 
-        A ledger is listed when its snapshot is whole, so what an operator gave up of it since counts as nothing.
+        Entries that an operator gave up are skipped, even in the snapshot.
         """
         reader = await self._ledgers.open(ledger_id)
         replay = _Replay(self._owner.apply)
@@ -245,12 +254,12 @@ class StateLog:
                 for view in block.entries(found, header):
                     if not replay.record(bytes(view)):
                         raise CorruptionError(
-                            f"ledger {ledger_id} of the state log {self._node.path}: record {bytes(view[:1])!r}"
+                            f"ledger {ledger_id} of the state log {self._node.path}: invalid record {bytes(view[:1])!r}"
                         )
                 await replay.settle()
         if replay.lost:
             _log.error(
-                "the state log %s goes on without %d records of ledger %d, which were given up",
+                "the state log %s: %d records of ledger %d are lost, because they were given up",
                 self._node.path,
                 replay.lost,
                 ledger_id,
@@ -274,7 +283,7 @@ class StateLog:
             self._begin(self._roll)
 
     def confirmed(self, segment: Segment, dones: list[Done]) -> None:
-        """Of a segment: these records are durable in it."""
+        """Call the callbacks `dones` of confirmed records, or withhold them during a roll to this segment."""
         if segment is self._segment and self._handover is not None:
             self._handover.held += dones
         else:
@@ -284,12 +293,12 @@ class StateLog:
             self._flush()
 
     def fail(self, error: QuireError) -> None:
-        """Dead: everyone who waits hears of it, once, and the owner."""
+        """End the log with an error, once: pass it to all waiting callbacks, and to the owner."""
         if self._end(error) and self._owner.on_failed is not None:
             self._owner.on_failed(error)
 
     def _end(self, error: QuireError) -> bool:
-        """Everyone who waits hears of it; False when the log was dead before."""
+        """End the log, and pass the error to all waiting callbacks; return False if it has already ended."""
         if self._error is not None:
             return False
         self._error = error
@@ -305,9 +314,9 @@ class StateLog:
         return True
 
     def roll_if_writing_to(self, ledger_ids: Container[int]) -> None:
-        """Roll when the ledger that is written to is among `ledger_ids`. Called now and then.
+        """Roll if the current ledger is in `ledger_ids`. The owner calls this method at intervals.
 
-        Else try again to delete former ledgers: each may keep a bookie that is to be retired.
+        Otherwise, try again to delete former ledgers, because an existing ledger may delay the retirement of a bookie.
         """
         if self._rolling is not None or self._error is not None or not self._ids:
             return
@@ -318,24 +327,24 @@ class StateLog:
 
     # -- rolling ---------------------------------------------------------------------------------------
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Change the list in the background: one at a time."""
+        """Start `work`, which changes the list of ledgers, in the background; only one change runs at a time."""
         self._rolling = self._tasks.start(self._in_background(work), f"roll {self._node.path}")
 
     async def _in_background(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except QuireError as error:
-            _log.warning("the state log %s ends: %s", self._node.path, error)
+            _log.warning("the state log %s failed: %s", self._node.path, error)
             self.fail(error)
         except Exception as error:
-            # A mistake of ours, as in the owner's snapshot: going on would begin another ledger every turn.
-            _log.exception("the state log %s cannot roll", self._node.path)
+            # An internal error, such as in the owner's snapshot: a retry would create another ledger every turn.
+            _log.exception("the state log %s cannot roll: internal error", self._node.path)
             self.fail(OutcomeUnknown(f"the state log {self._node.path} cannot roll: {error!r}"))
         finally:
             self._rolling = None
 
     async def _roll(self) -> None:
-        """Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
+        """Roll to a new ledger. Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
         new = Segment(self, self._ledgers.clock)
         if self._owner.prepare is not None:
             await self._owner.prepare()
@@ -345,7 +354,7 @@ class StateLog:
         except Unavailable as error:
             if self._segment is None:
                 raise
-            _log.warning("the state log %s cannot roll now: %s", self._node.path, error)
+            _log.warning("the state log %s cannot roll now, trying again later: %s", self._node.path, error)
             self._roll_at = self._segment.bytes + self._roll_bytes
             return
         if self._error is not None:
@@ -370,7 +379,8 @@ class StateLog:
         await self._drop_older()
 
     def _switch_to(self, new: Segment) -> _Handover:
-        """In one step: deltas so far to the old segment, the state of this moment and what follows to the new one."""
+        """Write waiting deltas to the old segment and a snapshot to the new one, without yielding to the event loop."""
+        assert self._handover is None, "one roll at a time"
         snapshot = [Waiting(_PART + part, None) for part in self._owner.snapshot()]
         if self._segment is not None:
             while self._waiting:
@@ -384,35 +394,43 @@ class StateLog:
         return handover
 
     async def _drop_older(self) -> None:
-        """Delete all ledgers but the last; those that cannot be deleted now stay on the list."""
+        """Delete all ledgers except the last; ledgers that cannot be deleted now stay in the list."""
         self._drop_again_s = self._ledgers.clock.monotonic() + DROP_RETRY_S
         left = []
         for ledger_id in self._ids[:-1]:
             try:
                 await self._ledgers.delete(ledger_id)
             except QuireError as error:
-                _log.info("a former ledger of the state log %s stays: %s", self._node.path, error)
+                _log.info(
+                    "the state log %s: cannot delete a former ledger, trying again later: %s",
+                    self._node.path,
+                    error,
+                )
                 left.append(ledger_id)
         if len(left) + 1 < len(self._ids):
             await self._list((*left, self._ids[-1]))
 
     async def _list(self, ids: tuple[int, ...]) -> None:
-        """Make `ids` the list, by version. Raises `Fenced` when somebody else changed it, `OutcomeUnknown`."""
-        await self._node.put(encode(StateLogRecord(ledgers=ids)))
+        """Write the list `ids` to the node by compare-and-set.
+
+        Raises `Fenced` if another process changed the list, `OutcomeUnknown`.
+        """
+        assert ids and list(ids) == sorted(set(ids)), "ledgers of a log have ascending ids"
+        await self._node.put(encode(StateLogRecord(ledgers=ids)), given_up=lambda: self._error)
         self._ids = ids
 
     # -- dividing --------------------------------------------------------------------------------------
     async def divide(
         self, path: str, purpose: str, part: StateLog, steps: Callable[[], Awaitable[Sequence[Step]]]
     ) -> None:
-        """Go on at `path`, and let `part` have the rest of the state, in one transaction with `steps`.
+        """Move this log to `path`, and a part of its state to the log `part`, in one transaction with `steps`.
 
-        The snapshot of `part` takes its state away from this log's owner. Raises `InUse` while the log rolls, and what
-        either log died of meanwhile. After an error since that snapshot both logs are dead, and whoever opens the log
-        finds out whether it was divided.
+        When the snapshot of `part` is made, its owner takes over this part of the state. Raises `InUse` while the log
+        rolls, and the error that ended either log meanwhile. If an error occurs after that snapshot, both logs end, and
+        the next owner finds out whether the log was divided when it opens the log.
         """
         if self._rolling is not None or self._error is not None:
-            raise InUse(f"the state log {self._node.path} begins another ledger now; try again")
+            raise InUse(f"the state log {self._node.path} is rolling to another ledger; try again")
         work = self._divide(path, purpose, part, steps)
         self._rolling = dividing = self._tasks.start(work, f"divide {self._node.path}")
         try:
@@ -420,14 +438,16 @@ class StateLog:
             if (died := self.error or part.error) is not None:
                 raise died
         except BaseException as error:
-            if part._segment is not None:  # it has its state
-                known = error if isinstance(error, QuireError) else OutcomeUnknown(f"it failed: {error!r}")
+            if part._segment is not None:  # the snapshot was made, so the part's owner has its state
+                known = (
+                    error if isinstance(error, QuireError) else OutcomeUnknown(f"dividing failed: {error!r}")
+                )
                 self.fail(known)
                 part.fail(known)
             raise
         finally:
             self._rolling = None
-        self._begin(self._roll)  # into a ledger that says whose it is, without the state that went
+        self._begin(self._roll)  # to a ledger with the new purpose, whose snapshot lacks the part's state
 
     async def _divide(
         self, path: str, purpose: str, part: StateLog, steps: Callable[[], Awaitable[Sequence[Step]]]
@@ -445,9 +465,10 @@ class StateLog:
         both = ((path, self._ids), (part._node.path, part._ids))
         made = [Create(where, encode(StateLogRecord(ledgers=ids))) for where, ids in both]
         mark = StateLogRecord(ledgers=self._ids, split_into=(path, part._node.path))
-        await self._node.put(encode(mark), [*made, *await steps()])
+        await self._node.put(encode(mark), [*made, *await steps()], given_up=lambda: self._error)
         self._node = _node_at(self._ledgers.store, path)
         self._node.version = part._node.version = 0
+        self._node.attempts_max = part._node.attempts_max = maxsize
         self._purpose = purpose
         part._handover = None
         for done in handover.held:
@@ -455,7 +476,7 @@ class StateLog:
 
 
 def _node_at(store: MetadataStore, path: str) -> OwnedNode:
-    """Yet to be made."""
+    """Return the `OwnedNode` of the state log at `path`, whose version is unknown until it is created or read."""
     return OwnedNode(
         store,
         path,
@@ -468,7 +489,7 @@ def _node_at(store: MetadataStore, path: str) -> OwnedNode:
 
 
 class _Replay:
-    """The records of one ledger, in order: nothing is applied before the snapshot is whole."""
+    """Replay of one ledger: its records are applied only after the end of its snapshot was read."""
 
     def __init__(self, apply: Callable[[bytes], None]) -> None:
         self._apply = apply
@@ -476,10 +497,10 @@ class _Replay:
         self._due: list[bytes] = []
         self._is_whole = False
         self.lost = 0
-        """Records that were lost and given up."""
+        """Number of lost records that an operator gave up."""
 
     def record(self, entry: bytes) -> bool:
-        """Take the next one; False when it is none."""
+        """Add the next record; return False if its kind is invalid at this place in the ledger."""
         kind, record = entry[:1], entry[1:]
         if not entry:
             self.lost += 1
@@ -492,7 +513,7 @@ class _Replay:
         return kind in (b"", _BEGIN, _PART, _WHOLE) or (self._is_whole and kind == _DELTA)
 
     def end(self) -> bool:
-        """Whether the snapshot was whole, but for what was given up."""
+        """Return whether the snapshot was complete, apart from given-up records."""
         if self.lost and not self._is_whole:
             self._snapshot_ends()
         return self._is_whole
@@ -503,7 +524,7 @@ class _Replay:
         self._parts.clear()
 
     async def settle(self) -> None:
-        """Apply what was taken, some milliseconds of it in each turn of the loop."""
+        """Apply the added records; yield to the event loop after every few milliseconds of work."""
         for count, record in enumerate(self._due, 1):
             self._apply(record)
             if count % BLOCK_ENTRIES_MAX == 0:

@@ -1,7 +1,7 @@
-"""One ledger of a state log: cuts blocks of records, and knows who waits for which entry.
+"""Segment of a state log: writes records to one ledger in blocks, and reports their confirmation to the log.
 
-It is its writer's listener. What it hears it passes on to the log, which decides whether a confirmation in this
-segment already means "durable" (see `quire.ledger.state_log`).
+The log decides whether a confirmed record counts as durable: during a roll, it withholds the new segment's records
+(`quire.ledger.state_log`).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Done = Callable[[QuireError | None], None]
 
 
 class Waiting(NamedTuple):
-    """An entry that is to be written, and who wants to know."""
+    """Entry to be written, with its callback."""
 
     entry: bytes
     done: Done | None
 
 
 class SegmentOwner(Protocol):
-    """The log, as its segments see it."""
+    """Interface through which a segment calls its log."""
 
     @property
     def error(self) -> QuireError | None: ...
 
     def confirmed(self, segment: Segment, dones: list[Done]) -> None:
-        """These records are on disk in `segment`."""
+        """Handle the confirmation of records in `segment`; `dones` are their callbacks."""
         ...
 
     def fail(self, error: QuireError) -> None: ...
 
 
 class Segment:
-    """One ledger of the log, its writer's listener: cuts blocks, and knows who waits for which entry."""
+    """Listener of one ledger's writer: cuts blocks, and keeps the callbacks of unconfirmed entries."""
 
     writer: LedgerWriter
 
@@ -57,10 +57,10 @@ class Segment:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def has_room(self) -> bool:
-        return self.writer.blocks_pending < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
+        return self.writer.core.blocks_pending < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
 
     def write_block(self, waiting: deque[Waiting]) -> None:
-        """Cut one block from the front of `waiting`."""
+        """Remove entries from the front of `waiting`, and write them as one block."""
         entries: list[bytes] = []
         dones: list[Done] = []
         size = 0
@@ -76,6 +76,7 @@ class Segment:
 
     def _write(self, entries: list[bytes], dones: list[Done]) -> None:
         first, writer = self._next_entry, self.writer
+        assert writer.last_confirmed < first, "an entry was confirmed before it was written"
         self._clock_ms = max(self._clock_ms, self._clock.now_ms())
         content = block.cut(writer.ledger_id, first, writer.last_confirmed, self._clock_ms, first, entries)
         self._next_entry += len(entries)
@@ -84,6 +85,7 @@ class Segment:
         writer.add(content, self._next_entry - 1)
 
     def confirmed(self, last_entry: int) -> None:
+        assert self._confirmed < last_entry < self._next_entry
         dones: list[Done] = []
         while self._unconfirmed and self._unconfirmed[0][0] <= last_entry:
             dones += self._unconfirmed.popleft()[1]
@@ -97,7 +99,7 @@ class Segment:
         self._log.fail(error)
 
     async def drained(self) -> None:
-        """Wait until everything written so far is confirmed. Raises what the ledger failed with."""
+        """Wait until all entries written so far are confirmed. Raises the error that ended the ledger or the log."""
         last_entry = self._next_entry - 1
         if self._confirmed < last_entry and self._error is None:
             waiter = asyncio.get_running_loop().create_future()
@@ -107,7 +109,7 @@ class Segment:
             raise self._error
 
     def abandon(self) -> list[Done]:
-        """Stop writing; answers who is still waiting."""
+        """Stop writing; return the callbacks of unconfirmed entries."""
         self._error = self._error or self._log.error
         self.writer.abandon()
         unanswered = [done for _, dones in self._unconfirmed for done in dones]

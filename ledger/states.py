@@ -1,19 +1,21 @@
-"""What a ledger's metadata record may become. Each change is a function here, then a put by version.
+"""State machine of a ledger's record. Each change is a function here, followed by a compare-and-set of the record.
 
-Three parties change it: its writer while it is OPEN, any recovery, and whoever deletes. Taking over changes nothing but
-the state, so the writer's next change conflicts; deleting, too, and the bookies' tombstones carry that version. The
-record is removed when every replica has answered the tombstone or was retired; at once where the writer wrote nothing,
-so that no bookie knows of the ledger.
+A record is changed by the ledger's writer while the ledger is OPEN, by recoveries, by repair and an operator's order
+while it is CLOSED, and by deletions. A recovery first changes only the state, so the writer's next change conflicts. A
+deletion does the same; the bookies' tombstones contain the version of the record after this change. The record is
+removed when every bookie that may have blocks has written the tombstone or was retired. If the writer has written no
+block, the record is removed at once.
 
-A *fragment* says who holds the entries from its first one on, up to the next fragment. Its length is the write
-quorum that holds for it: a fragment without a full set of bookies is *narrow*, never below the ack quorum; the first
-may be. Fragments only ever grow at the end, from the entry after the last confirmed one; an empty last fragment is
-replaced, and the bookies that leave the record with it are remembered in `former`.
+A *fragment* lists the bookies that have the entries from its first one up to the next fragment (BookKeeper's
+[ensemble](https://bookkeeper.apache.org/docs/development/protocol)). Each block is sent to all of them. A fragment with
+fewer bookies than the write quorum is *narrow*; it has at least as many as the ack quorum. A new fragment begins at the
+entry after the last confirmed one. If the last fragment has no confirmed entry, the new one replaces it, and its
+bookies that are no longer in the record are kept in `former`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Final
@@ -26,14 +28,15 @@ from quire.wire.bookie import BookieId
 
 
 class LedgerEvent(Enum):
-    CREATED = "its writer writes the intent, before any block"
+    CREATED = "its writer creates the record, before any block"
     CHANGED = "its writer changes the ensemble"
-    DISCARDED = "its writer removes it, to which nothing was written"
-    TAKEN_OVER = "whoever takes over begins to recover it"
-    CLOSED = "its writer or a recovery writes its end"
-    REPAIRED = "repair names bookies that have every block of a fragment"
-    GIVEN_UP = "an operator gives lost entries up"
-    DELETED = "whoever deletes says so"
+    DISCARDED = "its writer removes it before any block"
+    TAKEN_OVER = "a new owner begins to recover it"
+    ADOPTED = "a recovery finds a newer record in a label, because an older metadata store was restored"
+    CLOSED = "its writer or a recovery records its last entry"
+    REPAIRED = "repair replaces the bookies of a fragment by ones that have all its blocks"
+    GIVEN_UP = "an operator gives up lost entries"
+    DELETED = "a deletion begins"
     FORGOTTEN = "every replica has the tombstone or was retired"
 
 
@@ -45,6 +48,7 @@ TRANSITIONS: Final = Transitions[LedgerState | None, LedgerEvent](
         (LedgerState.OPEN, LedgerEvent.CLOSED): LedgerState.CLOSED,
         (LedgerState.OPEN, LedgerEvent.TAKEN_OVER): LedgerState.IN_RECOVERY,
         (LedgerState.OPEN, LedgerEvent.DISCARDED): None,
+        (LedgerState.IN_RECOVERY, LedgerEvent.ADOPTED): LedgerState.IN_RECOVERY,
         (LedgerState.IN_RECOVERY, LedgerEvent.CLOSED): LedgerState.CLOSED,
         (LedgerState.CLOSED, LedgerEvent.REPAIRED): LedgerState.CLOSED,
         (LedgerState.CLOSED, LedgerEvent.GIVEN_UP): LedgerState.CLOSED,
@@ -59,8 +63,9 @@ TRANSITIONS: Final = Transitions[LedgerState | None, LedgerEvent](
 def opened(
     ledger_id: int, write_quorum: int, ack_quorum: int, bookies: Sequence[BookieId], purpose: str, now_ms: int
 ) -> LedgerRecord:
-    """The intent of a new ledger: one fragment, from entry 0 on."""
+    """Return the record of a new ledger, with one fragment from entry 0 on."""
     assert 1 <= ack_quorum <= len(bookies) <= write_quorum
+    assert len({bookie.uuid for bookie in bookies}) == len(bookies), "two copies on one bookie"
     return LedgerRecord(
         ledger_id=ledger_id,
         state=_after(None, LedgerEvent.CREATED),
@@ -73,18 +78,37 @@ def opened(
 
 
 def has_priority(record: LedgerRecord) -> bool:
-    """Whether its blocks may use the reserve of a full disk: what is read could not be acknowledged else."""
+    """Return whether the ledger's blocks may use the reserve of a full disk.
+
+    State logs may use it: otherwise, a consumer's acknowledgements could not be stored, and no space would become free.
+    """
     return record.purpose.startswith("state:")
 
 
 def changed(record: LedgerRecord, fragments: tuple[Fragment, ...]) -> LedgerRecord:
-    """The record with an ensemble change in it."""
+    """Return the record after an ensemble change."""
+    _assert_contiguous(fragments)
     state = _after(record, LedgerEvent.CHANGED)
     return replace(record, state=state, fragments=fragments, former=_former(record, fragments))
 
 
 def in_recovery(record: LedgerRecord) -> LedgerRecord:
     return replace(record, state=_after(record, LedgerEvent.TAKEN_OVER))
+
+
+def before_recovery(record: LedgerRecord) -> LedgerRecord:
+    """Return the record before its change to IN_RECOVERY, which changed only the state."""
+    assert record.state is LedgerState.IN_RECOVERY
+    return replace(record, state=LedgerState.OPEN)
+
+
+def adopted(record: LedgerRecord, newer: LedgerRecord) -> LedgerRecord:
+    """Return a label's newer record for a ledger in recovery.
+
+    Its state is CLOSED if it is closed in the label, else IN_RECOVERY.
+    """
+    is_closed = newer.state is LedgerState.CLOSED
+    return replace(newer, state=_after(record, LedgerEvent.CLOSED if is_closed else LedgerEvent.ADOPTED))
 
 
 def closed(
@@ -95,11 +119,13 @@ def closed(
     now_ms: int,
     tried: Sequence[str] = (),
 ) -> LedgerRecord:
-    """The record with its end in it; `last_entry` is -1 for an empty ledger.
+    """Return the closed record; `last_entry` is -1 for an empty ledger.
 
-    `tried` names bookies that were written to and left again before anything was confirmed.
+    `tried` contains bookies that got blocks and were replaced before any of these blocks was confirmed.
     """
-    assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"
+    assert last_entry >= record.fragments[-1].first_entry - 1, "the end would be before a confirmed entry"
+    assert ledger_bytes >= 0
+    _assert_contiguous(fragments)
     return replace(
         record,
         state=_after(record, LedgerEvent.CLOSED),
@@ -112,31 +138,52 @@ def closed(
 
 
 def repaired(record: LedgerRecord, index: int, bookies: Sequence[BookieId]) -> LedgerRecord:
-    """The record with other bookies in one fragment; those that leave are remembered until the ledger is deleted."""
+    """Return the record with `bookies` in the fragment at `index`; replaced bookies are listed in `former`."""
     state = _after(record, LedgerEvent.REPAIRED)
     assert record.ack_quorum <= len(bookies) <= record.write_quorum
     assert len({bookie.uuid for bookie in bookies}) == len(bookies), "two copies on one bookie"
     old = record.fragments[index]
     new = fragment(old.first_entry, bookies)
     fragments = (*record.fragments[:index], new, *record.fragments[index + 1 :])
+    _assert_contiguous(fragments)
     return replace(record, state=state, fragments=fragments, former=_former(record, fragments))
 
 
 def given_up(record: LedgerRecord, found: Sequence[Hole]) -> LedgerRecord:
-    """The record with more holes; those that it has stay."""
+    """Return the record with additional holes."""
     state = _after(record, LedgerEvent.GIVEN_UP)
     holes = sorted([*record.holes, *found], key=lambda hole: hole.first_entry)
     assert all(one.last_entry < next_one.first_entry for one, next_one in pairwise(holes)), "holes overlap"
     return replace(record, state=state, holes=tuple(holes))
 
 
+def without(record: LedgerRecord, strangers: Collection[str]) -> LedgerRecord:
+    """Return the record without bookies that have another ledger under this id, if an ack quorum remains.
+
+    They are not added to `former`: this ledger's tombstone must not delete the other ledger's data.
+    """
+    fragments = tuple(_fragment_without(each, strangers, record.ack_quorum) for each in record.fragments)
+    return replace(record, fragments=fragments)
+
+
+def _fragment_without(of: Fragment, strangers: Collection[str], ack_quorum: int) -> Fragment:
+    kept = [bookie for bookie in ensemble(of) if bookie.uuid not in strangers]
+    return fragment(of.first_entry, kept) if len(kept) >= ack_quorum else of
+
+
 def _former(
     record: LedgerRecord, fragments: tuple[Fragment, ...], tried: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Bookies that may hold blocks and are in no fragment any more: they get the tombstone, too."""
+    """Return the bookies that may have blocks but are in no fragment any more; a deletion must include them."""
     named = {name for each in fragments for name in each.bookies}
     before = (name for each in record.fragments for name in each.bookies)
     return tuple(name for name in dict.fromkeys((*record.former, *before, *tried)) if name not in named)
+
+
+def _assert_contiguous(fragments: tuple[Fragment, ...]) -> None:
+    """Assert that fragments cover all entries from 0 on, each entry once."""
+    assert fragments and fragments[0].first_entry == 0, "no fragment contains entry 0"
+    assert all(one.first_entry < following.first_entry for one, following in pairwise(fragments))
 
 
 def deleting(record: LedgerRecord) -> LedgerRecord:
@@ -144,9 +191,9 @@ def deleting(record: LedgerRecord) -> LedgerRecord:
 
 
 def may_be_removed(record: LedgerRecord, event: LedgerEvent) -> None:
-    """Asserts it, before the node is deleted."""
-    gone = TRANSITIONS.next(record.state, event)
-    assert gone is None
+    """Assert that the record's node may be removed by this event."""
+    after = TRANSITIONS.next(record.state, event)
+    assert after is None
 
 
 def _after(record: LedgerRecord | None, event: LedgerEvent) -> LedgerState:
@@ -160,7 +207,7 @@ def fragment(first_entry: int, bookies: Sequence[BookieId]) -> Fragment:
 
 
 def with_fragment(fragments: tuple[Fragment, ...], new: Fragment) -> tuple[Fragment, ...]:
-    """`fragments` and `new` behind them; a last one in which no entry was confirmed is replaced."""
+    """Return `fragments` followed by `new`; replace the last one if none of its entries was confirmed."""
     assert new.first_entry >= fragments[-1].first_entry
     kept = fragments[:-1] if fragments[-1].first_entry == new.first_entry else fragments
     return (*kept, new)
@@ -171,7 +218,7 @@ def ensemble(of: Fragment) -> tuple[BookieId, ...]:
 
 
 def fragment_index(record: LedgerRecord, entry: int) -> int:
-    """Which fragment holds `entry`."""
+    """Return the index of the fragment that contains `entry`."""
     for index in range(len(record.fragments) - 1, 0, -1):
         if record.fragments[index].first_entry <= entry:
             return index
@@ -179,32 +226,32 @@ def fragment_index(record: LedgerRecord, entry: int) -> int:
 
 
 def last_entry_of(record: LedgerRecord, index: int) -> int:
-    """The last entry of a fragment of a closed ledger; below its first one when it is empty."""
+    """Return the last entry of a fragment of a closed ledger; for an empty fragment, the entry before its first."""
     if index + 1 < len(record.fragments):
         return record.fragments[index + 1].first_entry - 1
     return record.last_entry
 
 
 def all_bookies(record: LedgerRecord) -> tuple[BookieId, ...]:
-    """Every bookie that a fragment names, each once."""
+    """Return all bookies that fragments name, without duplicates."""
     return tuple(dict.fromkeys(bookie for each in record.fragments for bookie in ensemble(each)))
 
 
 def storage(record: LedgerRecord) -> Storage:
-    """What keeps the ledger's blocks; never both."""
+    """Return the kind of storage that has the ledger's blocks; a ledger never uses both kinds."""
     on_wal = ensemble(record.fragments[-1])[0].is_wal
     return Storage.OBJECTS if on_wal else Storage.BOOKIES
 
 
 def holders(record: LedgerRecord) -> tuple[BookieId, ...]:
-    """Bookies that may hold blocks of the ledger: all that its record names or ever named."""
+    """Return the bookies that may have blocks of the ledger: all in its fragments and in `former`."""
     return (*all_bookies(record), *map(BookieId.parse, record.former))
 
 
 def others(record: LedgerRecord, index: int) -> tuple[BookieId, ...]:
-    """Bookies that may have blocks of a fragment that does not name them.
+    """Return the bookies outside a fragment that may have blocks of it.
 
-    One that was left when it failed may have taken what was written again without it; it is the same block.
+    A bookie that was replaced after a failure may have stored blocks before.
     """
     named = ensemble(record.fragments[index])
     return tuple(bookie for bookie in holders(record) if bookie not in named)

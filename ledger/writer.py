@@ -1,17 +1,17 @@
-"""The shell around the writer core: timers, placement and metadata for one ledger that is being written.
+"""Shell of the writer core: timers, placement and metadata of one ledger that is being written.
 
-`BlockWriter` performs what every writer needs: it sends through the outbox, waits before a change and before a busy
-bookie is asked again, and finds replacements. Where a change is committed is its subclasses' matter: `LedgerWriter`
-puts it into the metadata by version; a recovery (`quire.ledger.recovery`) keeps it in memory.
+`BlockWriter` performs the effects that all writers share: it sends blocks through the outbox, delays ensemble changes
+and retries, and chooses replacements. Its subclasses commit ensemble changes: `LedgerWriter` by compare-and-set of the
+ledger's record, a recovery (`quire.ledger.recovery`) in memory.
 
-A writer that falls silent is told so (`quire.ledger.idle`), and writes its LAC to its bookies.
+An idle writer writes its LAC to its bookies (`quire.ledger.idle`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from quire.ledger import labels, states
@@ -19,38 +19,48 @@ from quire.ledger.outbox import Outbox
 from quire.ledger.owned_node import OwnedNode
 from quire.ledger.parts import LedgerContext
 from quire.ledger.placement import why_full
-from quire.ledger.writer_core import Pending, Replica, State, WriterCore
+from quire.ledger.writer_core import Pending, Replica, State, TombstoneFound, WriterCore
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, LedgerState, Storage, encode
 from quire.metadata.store import Step
-from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
+from quire.runtime.errors import Fenced, IdUsedBefore, OutcomeUnknown, QuireError
 from quire.runtime.limits import MORE_FULL_BLOCKS_ON_OBJECTS_MAX
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
 
 CHANGE_DELAY_MS_MAX: Final = 1_000
+"""Maximum delay in ms before an ensemble change; the delay grows exponentially."""
+
 LATE_ANSWERS_S: Final = 5.0
+"""Seconds to wait after a close for the slowest bookies, before the ledger is reported to repair."""
+
 OWN_WAL_S: Final = 10.0
-"""How long a writer waits for another write-ahead log of its process."""
+"""Maximum time in seconds for which a writer waits until its process begins another write-ahead log."""
 OWN_WAL_LOOK_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
 
 class WriterListener(Protocol):
-    """Called on the loop, in order."""
+    """Listener of a ledger's writer, called on the event loop, in order.
+
+    Implemented for topics by `serving.topic.writing.Writing`, and for state logs by `state_segment.Segment`.
+    """
 
     def confirmed(self, last_entry: int) -> None:
-        """Everything up to and with `last_entry` is confirmed."""
+        """Handle the confirmation of all entries up to `last_entry`, inclusive."""
         ...
 
     def failed(self, error: QuireError) -> None:
-        """`Fenced` or `OutcomeUnknown`: what is pending has an unknown outcome; nothing is confirmed after it."""
+        """Handle `Fenced` or `OutcomeUnknown`: pending entries have an unknown outcome.
+
+        No later entry is confirmed.
+        """
         ...
 
 
 class BlockWriter:
-    """The effects that all writers have in common."""
+    """Base class of the writers that drive a `WriterCore`; performs the I/O that all of them share."""
 
     __slots__ = (
         "__weakref__",
@@ -62,15 +72,22 @@ class BlockWriter:
         "_parts",
         "_record",
         "core",
+        "never",
         "send",
     )
 
     def __init__(
-        self, parts: LedgerContext, record: LedgerRecord, outbox: Outbox, next_entry: int = 0
+        self,
+        parts: LedgerContext,
+        record: LedgerRecord,
+        outbox: Outbox,
+        next_entry: int = 0,
     ) -> None:
+        self.never: Collection[str] = ()
+        """UUIDs of bookies that must not join the ensemble."""
         self._parts = parts
         self._record = record
-        self._has_priority = outbox is not parts.outbox
+        self._has_priority = outbox is not parts.outboxes.usual
         self._failed_at_s = 0.0
         self._outbox = outbox
         self.send = outbox.send
@@ -102,14 +119,18 @@ class BlockWriter:
 
         asyncio.get_running_loop().call_later(self._parts.settings.busy_retry_ms / 1000, again)
 
+    def conflict(self, replica: Replica) -> None:
+        self.core.conflicts(replica.bookie)
+
     def arm_change(self) -> None:
         self._failed_at_s = asyncio.get_running_loop().time()
         self._parts.placement.avoid(self.core.failed_bookies())
         asyncio.get_running_loop().call_later(self.next_change_delay_s(), self._change)
 
     def next_change_delay_s(self) -> float:
-        """Twice as long for each change after which nothing was confirmed: where bookies fail in turns because there
-        is no quorum, the ledger must not use up its changes in a second and fail, but wait for them.
+        """Return the delay of the next ensemble change in seconds; it doubles after each change without a confirmation.
+
+        Otherwise, while no quorum is available, a ledger would reach its maximum number of changes within a second.
         """
         delay_ms, confirmed = self._parts.settings.ensemble_change_delay_ms, self.core.last_confirmed
         self._changes_in_vain = self._changes_in_vain + 1 if confirmed == self._confirmed_at_change else 0
@@ -119,7 +140,8 @@ class BlockWriter:
     def _change(self) -> None:
         core, parts = self.core, self._parts
         storage = states.storage(self._record)
-        live, takers = core.live_bookies(), parts.takers(storage)
+        live = core.live_bookies()
+        takers = [each for each in parts.takers(storage) if each.uuid not in self.never]
         if not takers and storage is Storage.OBJECTS and self._waits_for_wal():
             return
         replacements = parts.placement.choose_sound(
@@ -133,7 +155,7 @@ class BlockWriter:
         core.begin_change(replacements, "" if replacements else why_full(takers))
 
     def _waits_for_wal(self) -> bool:
-        """This process begins another write-ahead log when one has ended: look again soon, but not for ever."""
+        """Schedule another attempt when this process may have a new write-ahead log; return False after `OWN_WAL_S`."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._failed_at_s > OWN_WAL_S:
             return False
@@ -142,7 +164,7 @@ class BlockWriter:
 
 
 class LedgerWriter(BlockWriter):
-    """The one writer of an open ledger; made by `Ledgers.create`."""
+    """Writer of an open ledger; created by `Ledgers.create`."""
 
     __slots__ = (
         "_counted_on",
@@ -170,15 +192,17 @@ class LedgerWriter(BlockWriter):
         ended: Callable[[LedgerWriter], None],
     ) -> None:
         super().__init__(
-            parts, record, parts.priority_outbox if states.has_priority(record) else parts.outbox
+            parts,
+            record,
+            parts.outboxes.priority if states.has_priority(record) else parts.outboxes.usual,
         )
         self.ledger_id = record.ledger_id
         self.write: Final = self.core.add
-        """As `add`, for who makes the block's `Pending`."""
+        """Function that writes a block like `add`, for a caller that creates the block's `Pending` itself."""
         self.is_young = False
         is_far = states.storage(record) is Storage.OBJECTS
         self.more_full_blocks_max: Final = MORE_FULL_BLOCKS_ON_OBJECTS_MAX if is_far else 0
-        """How many more blocks than usual may be pending if they are full ones."""
+        """Number of full blocks that may be pending beyond the usual limit."""
         settings = parts.settings
         self._node = OwnedNode(
             parts.store,
@@ -198,45 +222,38 @@ class LedgerWriter(BlockWriter):
         self._metadata = asyncio.Lock()
         self._counted_on: tuple[BookieId, ...] = ()
         self._count_on(record.fragments[-1])
-        self._label = labels.Label(self._outbox, record, version)
+        self._label = labels.Label(self._outbox, record, version, self.core)
         self.core.before_first(self._label.send)
 
     @property
     def last_confirmed(self) -> int:
-        """Last entry of the confirmed prefix, -1 when nothing is."""
+        """Last confirmed entry; -1 if there is none."""
         return self.core.last_confirmed
 
     @property
-    def blocks_pending(self) -> int:
-        """Blocks that are not confirmed."""
-        return self.core.blocks_pending
-
-    @property
-    def bytes_pending(self) -> int:
-        """Bytes of blocks that not every live replica has answered: confirmed ones may be among them."""
-        return self.core.bytes_pending
-
-    @property
     def error(self) -> QuireError | None:
-        """Why this writer ended, if it failed."""
+        """Error that ended this writer, if it failed."""
         return self._error
 
     @property
     def was_given_blocks(self) -> bool:
-        """A ledger without a confirmed entry may have blocks all the same, when its writer failed."""
+        """True after the first `add`: bookies may have blocks of the ledger, even if no entry was confirmed."""
         return self.core.bytes_added > 0
 
     def add(self, block: Buffer, header_last_entry: int) -> None:
-        """Write the next block, whose last entry is `header_last_entry`; never blocks.
+        """Write the next block, whose last entry is `header_last_entry`; does not wait.
 
-        The order of calls is the order of entries. After `failed` a block is dropped: its outcome is as unknown as
-        that of those before it.
+        Entries are written in the order of calls. After `failed`, a block is dropped, and its outcome is unknown, like
+        the outcome of the blocks that were pending.
         """
         assert not self._is_closing
         self.write(Pending(block, header_last_entry))
 
     async def drain(self) -> None:
-        """Wait for what is pending; nothing may be added any more. Failed meanwhile, `close` will say so."""
+        """Wait for pending blocks; no block may be added after this call.
+
+        If the writer fails meanwhile, `close` raises the error.
+        """
         assert not self._is_closing
         self._is_closing = True
         if self.core.blocks_pending and self._error is None:
@@ -244,10 +261,10 @@ class LedgerWriter(BlockWriter):
             await self._drained
 
     async def close(self, atomically_with: Sequence[Step] = ()) -> LedgerRecord:
-        """Wait for what is pending, then OPEN -> CLOSED and those steps, all or nothing. Returns the closed record.
+        """Wait for pending blocks, then close the ledger and execute the steps in one transaction.
 
-        Raises `Fenced` when another owner took the ledger over, `OutcomeUnknown` when the writer failed before or
-        the metadata store does not tell: then recover the ledger.
+        Return the closed record. Raises `Fenced` if another owner took over the ledger. Raises `OutcomeUnknown` if the
+        writer has failed, or if the metadata store does not answer; then the ledger must be recovered.
         """
         if not self._is_closing:
             await self.drain()
@@ -258,9 +275,10 @@ class LedgerWriter(BlockWriter):
         return self._record
 
     async def discard(self, atomically_with: Sequence[Step]) -> None:
-        """Remove a ledger to which nothing was added, so that no bookie knows it, and do those steps, all or nothing.
+        """Remove the record of a ledger without blocks, and execute the steps, in one transaction.
 
-        Raises `Fenced` when either was changed by somebody else, `OutcomeUnknown`, `Unavailable`: then it may stay.
+        Raises `Fenced` if another process changed the record, and the errors of the steps. After `OutcomeUnknown` or
+        `Unavailable`, the record may still exist.
         """
         assert not self.was_given_blocks
         self._is_closing = True
@@ -274,7 +292,7 @@ class LedgerWriter(BlockWriter):
                 self.abandon()
 
     def abandon(self) -> None:
-        """Stop without closing: nothing is confirmed or told after it. Whoever comes next recovers the ledger."""
+        """Stop without closing: no later confirmation is reported. The next owner recovers the ledger."""
         if self._error is None:
             self._error = OutcomeUnknown(f"ledger {self.ledger_id} was abandoned by its writer")
             self.core.finish()
@@ -282,7 +300,7 @@ class LedgerWriter(BlockWriter):
             self._wake()
 
     def widen(self) -> None:
-        """Take more bookies into a narrow fragment, if there are any."""
+        """Add bookies to a narrow fragment, if more are available."""
         if not self._is_closing:
             self._change()
 
@@ -300,12 +318,17 @@ class LedgerWriter(BlockWriter):
     def failed(self, error: QuireError) -> None:
         self._error = error
         self._leave()
-        _log.info("ledger %d ends: %s", self.ledger_id, error)
+        if isinstance(error, TombstoneFound):
+            self._parts.tasks.start(
+                _explain_tombstone(self, error), f"the tombstone of ledger {self.ledger_id}"
+            )
+            return
+        _log.info("ledger %d: the writer failed: %s", self.ledger_id, error)
         self._listener.failed(error)
         self._wake()
 
     def _wake(self) -> None:
-        """`close` need not wait any longer."""
+        """Wake `drain`, because no block is pending any more, or the writer has failed."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -325,18 +348,21 @@ class LedgerWriter(BlockWriter):
             self._leave()
 
     def _await_late_answers(self, end: LedgerRecord) -> None:
-        """The third bookie usually answers a moment after the quorum; one that does not may lack blocks for good."""
+        """Wait for late responses, then report whether a copy may lack blocks.
+
+        The slowest bookie usually responds shortly after the quorum; if it does not, its copy may lack blocks.
+        """
         core = self.core
 
-        def look() -> None:
+        def report() -> None:
             self._parts.closed(end, is_whole=core.is_whole)
             core.finish()
 
         core.close()
         if core.is_whole or core.failed_bookies():
-            look()
+            report()
         else:
-            asyncio.get_running_loop().call_later(LATE_ANSWERS_S, look)
+            asyncio.get_running_loop().call_later(LATE_ANSWERS_S, report)
 
     async def _commit(self, fragments: tuple[Fragment, ...]) -> None:
         async with self._metadata:
@@ -347,21 +373,28 @@ class LedgerWriter(BlockWriter):
             except QuireError as error:
                 self.core.fail(error)
             except Exception as error:
-                _log.exception("ledger %d: a mistake of ours in an ensemble change", self.ledger_id)
+                _log.exception("ledger %d: ensemble change failed: internal error", self.ledger_id)
                 self.core.fail(
-                    OutcomeUnknown(f"ledger {self.ledger_id}: an ensemble change failed: {error!r}")
+                    OutcomeUnknown(
+                        f"ledger {self.ledger_id}: ensemble change failed: internal error: {error!r}"
+                    )
                 )
             else:
                 self._changed(fragments[-1])
 
     def _changed(self, fragment: Fragment) -> None:
         bookies = ", ".join(fragment.bookies)
-        _log.info("ledger %d goes on from entry %d on %s", self.ledger_id, fragment.first_entry, bookies)
+        _log.info(
+            "ledger %d: changed the ensemble; entries from %d on go to %s",
+            self.ledger_id,
+            fragment.first_entry,
+            bookies,
+        )
         self._count_on(fragment)
         self.core.change_committed()
 
     def _count_on(self, fragment: Fragment) -> None:
-        """Be load on the fragment's bookies, and one of the narrow if they are too few."""
+        """Count this ledger in the loads of the fragment's bookies, and register it for widening if it is narrow."""
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = states.ensemble(fragment)
         self._parts.loads.update(self._counted_on)
@@ -371,17 +404,17 @@ class LedgerWriter(BlockWriter):
             self._parts.narrow.forget(self)
 
     async def _put(self, record: LedgerRecord, atomically_with: Sequence[Step] = ()) -> None:
-        """Make `record` the ledger's, together with `atomically_with`, or raise `Fenced` or `OutcomeUnknown`."""
+        """Write `record` and execute `atomically_with`, in one transaction. Raises `Fenced`, `OutcomeUnknown`."""
         await self._node.put(encode(record), atomically_with, given_up=lambda: self._error)
         self._record = record
         self._label.change(record, self._node.version)
         if record.state is LedgerState.CLOSED and self.was_given_blocks:
-            labels.tell(self._parts.bookies.port, record, self._node.version)
+            labels.send(self._parts.bookies.port, record, self._node.version)
         elif self.was_given_blocks:
             self._label.send()
 
     def _leave(self) -> None:
-        """Stop counting as load, as one of the idle, and as one of the narrow."""
+        """Remove this writer from the bookies' loads, the idle writers and the narrow ledgers, and report its end."""
         self._label.is_ended = True
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = ()
@@ -389,8 +422,44 @@ class LedgerWriter(BlockWriter):
         self._parts.idle.forget(self)
         self._ended(self)
 
-    async def tell_lac(self) -> None:
-        """Write the LAC to every live bookie; best effort, for it saves work and proves nothing."""
+    async def write_lac(self) -> None:
+        """Write the LAC to every live bookie. Failures are ignored: an explicit LAC only shortens a recovery."""
         lac = self.core.last_confirmed
         for bookie in self.core.live_bookies():
             await self._parts.bookies.port(bookie).ask(WriteLacRequest(bookie, self.ledger_id, lac))
+
+
+async def _explain_tombstone(writer: LedgerWriter, refused: TombstoneFound) -> None:
+    """Determine which ledger a bookie's tombstone belongs to, and end the writer.
+
+    A deletion changes the ledger's record first. If the record is unchanged, another ledger had this id before. (A
+    fence proves nothing, because a bookie that lost its state fences all its ledgers.)
+    """
+    node, store, error = writer._node, writer._parts.store, Fenced(str(refused))
+    try:
+        async with writer._metadata:
+            await store.sync()
+            version = (await store.get(node.path)).version
+    except QuireError:
+        return writer.failed(error)  # the store does not answer, or the record is deleted
+    if version != node.version:
+        return writer.failed(error)
+    return writer.failed(
+        IdUsedBefore(f"{refused}, but the ledger's record was not changed", refused.bookie.uuid)
+    )
+
+
+async def close_unused(writer: LedgerWriter) -> LedgerRecord:
+    """Close a ledger as empty, because no entry was confirmed and another ledger had its id before.
+
+    No bookie is asked, because the bookies' blocks under this id belong to the other ledger.
+
+    Raises `Fenced` if another owner took over the ledger, `OutcomeUnknown`.
+    """
+    error, now_ms = writer.error, writer._parts.clock.now_ms()
+    assert isinstance(error, IdUsedBefore) and writer.last_confirmed < 0
+    record = states.without(writer._record, {error.bookie})
+    end = states.closed(record, record.fragments, -1, 0, now_ms)
+    async with writer._metadata:
+        await writer._node.put(encode(end))
+    return end

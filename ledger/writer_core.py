@@ -1,31 +1,38 @@
-"""The writer of one ledger as a state machine: blocks and answers in; sends, confirmations and changes out.
+"""Writer of one ledger as a state machine: blocks and answers in; sends, confirmations and ensemble changes out.
 
-What comes changes the state only at the ends of an ensemble change and of the writer (`TRANSITIONS`); the state says
-what becomes of what comes:
+It is the counterpart of BookKeeper's
+[LedgerHandle](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/client/LedgerHandle.java)
+and
+[PendingAddOp](https://github.com/apache/bookkeeper/blob/master/bookkeeper-server/src/main/java/org/apache/bookkeeper/client/PendingAddOp.java).
+The state changes only when an ensemble change begins or is committed, and when the writer ends (`TRANSITIONS`). It
+determines how events are handled:
 
-    state      an answer                a bookie lost                 a block
-    STEADY     confirms a prefix        arms a change                 is sent to every live replica
-    CHANGING   is counted, and waits    is kept for the next change   is sent to the replicas that stay
-    ENDED      is ignored               is ignored                    is dropped
+    state      an answer                  a failed bookie               a block
+    STEADY     may confirm blocks         arms a change                 is sent to every live replica
+    CHANGING   is only counted            is kept for the next change   is sent to the replicas that stay
+    ENDED      is ignored                 is ignored                    is dropped
 
 - A block is confirmed when `ack_quorum` bookies of the fragment have it and everything before it is confirmed (rule 1).
-- Every place in an ensemble is a `Replica` with a bit of its own, never used again: acks are counted per (bookie,
-  generation), so a bookie that was replaced and comes back counts only for what its new generation answered (2).
-- While a change is not committed nothing is confirmed; what is confirmed stays where the metadata say it is (3).
-  When it is committed the masks of live bits change in one step, which resets the acks of replaced bookies on every
-  pending block before anyone hears anything.
-- All bookies that failed when a change begins are replaced by that one change, or, for want of bookies, the fragment
-  narrows, never below the ack quorum (4). The number of changes has a limit; a recovery counts anew at each block.
-- FENCED, and whatever else ends the writer, leaves pending blocks with an unknown outcome (5).
-- A block's bytes count until every live replica has answered it (6): confirmed blocks that wait for a slow bookie
-  are `Lagging` until it answers or is dropped. When a process holds too much for bookies that are behind their
-  quorum (`Lag`), each of its ledgers leaves those that its oldest such block waits for, as if they had failed.
-- A narrow fragment is widened by a change like any other, when somebody offers bookies.
+- Every member of an ensemble is a `Replica` with its own bit, which is never reused. Acks are counted per (bookie,
+  generation): a bookie that was replaced and comes back counts only for the answers of its new generation (rule 2).
+- While a change is not committed, no block is confirmed, so confirmed blocks are always on the bookies in the metadata
+  (rule 3). The commit changes the masks of live bits in one step. That discards the acks of replaced bookies on every
+  pending block before any callback runs.
+- One change replaces all bookies that failed before it began. If there are too few replacements, the fragment becomes
+  narrow, but keeps at least the ack quorum (rule 4). The number of changes has a limit; a recovery resets the count at
+  each block.
+- FENCED, like any other error that ends the writer, leaves pending blocks with an unknown outcome (rule 5).
+- CONFLICT proves that another ledger had the id before the metadata store was lost or restored, so the writer ends
+  (`IdUsedBefore`). In a recovery, CONFLICT only means that this bookie has no copy.
+- A block's bytes are counted until every live replica has acknowledged it (rule 6). Confirmed blocks that a slow bookie
+  has not acknowledged are `Lagging` until it does, or is dropped. When a process holds too many bytes of such blocks
+  (`Lag`), a ledger drops the bookies that have not acknowledged its oldest one.
+- A narrow fragment is widened by an ordinary change when more bookies are available.
 
-A recovery writes through the same machine, with effects that commit a change in memory at once.
+A recovery writes through the same machine; its effects commit a change in memory at once.
 
-Per block the path is: one `Pending`, one append, one `send` per replica; per answer one `|=`; then one `advance` per
-writer and response. Effects are calls on `WriterEffects`; each is the last thing an event does, so a callee may add
+A block costs one `Pending`, one append, and one `send` per replica. An answer costs one `|=`, and a response one
+`advance` per writer. Effects are calls on `WriterEffects`. Each is the last action of an event, so a callee may add
 blocks.
 """
 
@@ -38,7 +45,7 @@ from weakref import ref
 
 from quire.ledger import states
 from quire.metadata.records import Fragment
-from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
+from quire.runtime.errors import Fenced, IdUsedBefore, OutcomeUnknown, QuireError
 from quire.runtime.limits import LAG_BYTES_MAX
 from quire.runtime.transitions import Transitions
 from quire.wire.block import Buffer
@@ -53,13 +60,13 @@ class State(Enum):
 
 STEADY: Final = State.STEADY
 ENDED: Final = State.ENDED
-"""To look them up at the class costs as much as a comparison of ten, and is done for each block."""
+"""Aliases for code that runs for each block: a lookup on the class costs as much as ten comparisons."""
 
 
 class Event(Enum):
-    CHANGE_BEGUN = "bookies that failed are to be replaced, or a narrow fragment to be widened"
-    CHANGE_COMMITTED = "the metadata have the new fragment"
-    ENDED = "it failed, or is closed, or nobody wants to know"
+    CHANGE_BEGUN = "failed bookies are to be replaced, or a narrow fragment is to be widened"
+    CHANGE_COMMITTED = "the metadata contain the new fragment"
+    ENDED = "it failed, was closed or was abandoned"
 
 
 TRANSITIONS: Final = Transitions(
@@ -75,9 +82,9 @@ TRANSITIONS: Final = Transitions(
 
 
 class Pending:
-    """A block on its way. `acks`: the bits of the replicas that have it on disk.
+    """Block that is being written. `acks` contains the bits of the replicas that have it on disk.
 
-    Who writes may add what it wants to know of the block itself.
+    A caller may subclass it to add its own data about the block.
     """
 
     __slots__ = ("acks", "block", "last_entry")
@@ -89,7 +96,7 @@ class Pending:
 
 
 class Lag:
-    """What a process holds, over all its writers, for bookies that are behind their quorum; and how much it may."""
+    """Bytes of confirmed blocks that all writers of a process hold for slow bookies, and their limit."""
 
     __slots__ = ("bytes", "bytes_max")
 
@@ -99,7 +106,10 @@ class Lag:
 
 
 class Outgoing:
-    """What waits for one bookie until the turn is over: an outbox's, found once for each replica."""
+    """Queue of blocks for one bookie until the end of the event loop's turn.
+
+    An outbox creates it; each replica of the bookie looks it up at its first block, and keeps a reference.
+    """
 
     __slots__ = ("__weakref__", "bookie", "waiting")
 
@@ -108,8 +118,11 @@ class Outgoing:
         self.waiting: list[tuple[Pending, Replica]] = []
 
 
-class Asker(Protocol):
-    """Who is told what a bookie answered to a block, and once per response that all its answers were told."""
+class AnswerSink(Protocol):
+    """Receiver of a bookie's status for each block, and of one `advance` after all statuses of a response.
+
+    Implemented by `WriterCore`, and for labels of ledgers by `labels._Sending`.
+    """
 
     ledger_id: int
 
@@ -119,24 +132,24 @@ class Asker(Protocol):
 
 
 class Replica:
-    """One bookie's place in the ensemble, in one generation of the fragment."""
+    """Member of the ensemble: one bookie, in one generation of the fragment."""
 
     __slots__ = ("bit", "bookie", "core", "is_live", "outgoing")
 
-    def __init__(self, core: Asker, bookie: BookieId, bit: int) -> None:
+    def __init__(self, core: AnswerSink, bookie: BookieId, bit: int) -> None:
         self.core = core
         self.bookie = bookie
         self.bit = bit
         self.outgoing: Outgoing | None = None
-        """Of its outbox, once something was sent."""
+        """Queue in the outbox; set by the first send."""
         self.is_live = True
-        """False once it has failed or was replaced; its answers to earlier blocks may still come."""
+        """False after the replica failed or was replaced; its responses to earlier blocks may still arrive."""
 
 
 class Ensemble:
-    """The replicas of the fragment that is written to. `counted` are the bits of all, `awaited` those of the live.
+    """Replicas of the current fragment, with the bits of all replicas (`counted`) and of the live ones (`awaited`).
 
-    `lags` when some of the live owe answers to confirmed blocks (`Lagging`).
+    `lags` is set while a live replica has not acknowledged all confirmed blocks (`Lagging`).
     """
 
     __slots__ = ("_next_bit", "awaited", "counted", "lags", "live", "replicas")
@@ -152,33 +165,37 @@ class Ensemble:
         return [replica for replica in self.replicas if not replica.is_live]
 
     def enter(self, core: WriterCore, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
-        """Make `kept` and `added` the ensemble. Returns the replicas that are new in it."""
+        """Make `kept` and `added` the ensemble; return the new replicas."""
         fresh = []
         for bookie in added:
             fresh.append(Replica(core, bookie, self._next_bit))
             self._next_bit <<= 1
         self.replicas = kept + fresh
         self.counted = sum(replica.bit for replica in self.replicas)
-        self._look_who_lives()
+        self._update_live()
         return fresh
 
     def lose(self, replica: Replica) -> None:
-        """Its answers are not awaited any more."""
+        """Mark a replica as failed, so that its answers are not awaited any more."""
         replica.is_live = False
-        self._look_who_lives()
+        self._update_live()
 
     def leave(self) -> None:
-        """Nobody is in it any more."""
+        """Remove all replicas."""
         self.replicas = []
-        self._look_who_lives()
+        self._update_live()
 
-    def _look_who_lives(self) -> None:
+    def _update_live(self) -> None:
         self.live = [replica for replica in self.replicas if replica.is_live]
         self.awaited = sum(replica.bit for replica in self.live)
+        assert self.awaited & ~self.counted == 0, "a live replica is not a member"
 
 
 class Lagging:
-    """Confirmed blocks that not every live replica has answered, oldest first, and what they add to the process's."""
+    """Confirmed blocks that not every live replica has acknowledged, oldest first.
+
+    Their bytes are counted in the process's `Lag`.
+    """
 
     __slots__ = ("blocks", "of_process")
 
@@ -187,13 +204,13 @@ class Lagging:
         self.of_process = of_process
 
     def hold(self, byte_count: int) -> bool:
-        """Count more bytes; whether the process now holds more than it may."""
+        """Add bytes of new lagging blocks to the process's `Lag`; return whether they exceed its limit now."""
         lag = self.of_process
         lag.bytes += byte_count
         return lag.bytes > lag.bytes_max
 
     def release(self, awaited: int) -> None:
-        """Stop counting blocks that nobody owes an answer for."""
+        """Release the leading blocks that all `awaited` replicas (bits) have acknowledged."""
         released = block_bytes = 0
         for pending in self.blocks:
             if pending.acks & awaited != awaited:
@@ -202,32 +219,50 @@ class Lagging:
             block_bytes += len(pending.block)
         del self.blocks[:released]
         self.of_process.bytes -= block_bytes
+        assert self.of_process.bytes >= 0, "released bytes that were not held"
 
 
 class WriterEffects(Protocol):
-    """What a writer asks of the world."""
+    """Effects of a writer, performed by its shell: `writer.BlockWriter`, whose `send` is `outbox.Outbox.send`."""
 
     def send(self, pending: Pending, replica: Replica) -> None:
-        """Send the block to the replica's bookie; answer by `core.answered`, then `core.advance`, never within."""
+        """Send the block to the replica's bookie.
+
+        The response is delivered to `core.answered`, followed by `core.advance`, after this call has returned.
+        """
         ...
 
     def send_later(self, pending: Pending, replica: Replica) -> None:
-        """The bookie is busy: send again after a while, if the replica is still live."""
+        """Send the block again after a delay, because the bookie is busy, if the replica is still live."""
         ...
 
-    def confirmed(self, last_entry: int) -> None: ...
+    def confirmed(self, last_entry: int) -> None:
+        """Report that all entries up to `last_entry` are confirmed."""
+        ...
+
+    def conflict(self, replica: Replica) -> None:
+        """Handle a bookie that has other bytes for this block: call `core.conflicts` or `core.lose`."""
+        ...
 
     def arm_change(self) -> None:
-        """A bookie failed: after a short delay, choose replacements and call `core.begin_change`."""
+        """Choose replacements for failed bookies after a short delay, then call `core.begin_change`."""
         ...
 
     def commit(self, fragments: tuple[Fragment, ...]) -> None:
-        """Write the fragments to the metadata by version; answer by `change_committed` or `fail`."""
+        """Write the fragments to the metadata by compare-and-set; then call `core.change_committed` or `core.fail`."""
         ...
 
     def failed(self, error: QuireError) -> None:
-        """The end: what is pending has an unknown outcome."""
+        """Report the end of the writer: pending blocks have an unknown outcome."""
         ...
+
+
+class TombstoneFound(Fenced):
+    """Raised in a writer when a bookie has a tombstone: the ledger was deleted, or another ledger had its id before."""
+
+    def __init__(self, bookie: BookieId, what: str) -> None:
+        super().__init__(what)
+        self.bookie = bookie
 
 
 class _Change(NamedTuple):
@@ -237,7 +272,7 @@ class _Change(NamedTuple):
 
 
 class _First:
-    """Stands for a core's `send` until the first block is sent; see `WriterCore.before_first`."""
+    """Replacement of a core's `send` for the first block only; see `WriterCore.before_first`."""
 
     __slots__ = ("_begun", "_core", "_send")
 
@@ -258,11 +293,15 @@ class _First:
 _BOOKIE_LOST = frozenset(
     {Status.UNREACHABLE, Status.READ_ONLY, Status.IO_ERROR, Status.LIMBO, Status.WRONG_BOOKIE}
 )
-"""Answers that say: not this bookie. Any other refusal is about the ledger or the block, and ends the writer."""
+"""Statuses after which the bookie is replaced. Any other refusal concerns the ledger or the block and ends the writer.
+"""
 
 
 class WriterCore:
-    """`fragments` is the record's; `next_entry` where this writer begins. `effects`, its owner, is known weakly."""
+    """Writer of a ledger's blocks from `next_entry` on. `fragments` are those of the ledger's record.
+
+    The core refers weakly to `effects`, its owner.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -305,32 +344,33 @@ class WriterCore:
         self._owner = ref(effects)
         self._send: Callable[[Pending, Replica], None] = (
             effects.send
-        )  # an outbox's, which does not know the owner
+        )  # a method of the outbox, so no reference to the owner
         self._unconfirmed: list[Pending] = []
         self._lagging = Lagging(lag or Lag())
         self._change: _Change | None = None
         self._change_armed = False
         self._ensemble = Ensemble()
         self._ensemble.enter(self, [], states.ensemble(fragments[-1]))
+        assert 1 <= ack_quorum <= len(self._ensemble.replicas)
 
     def before_first(self, begun: Callable[[], None]) -> None:
-        """Call `begun` when the first block is about to be sent; no later one pays for it."""
+        """Call `begun` immediately before the first block is sent, at no cost for later blocks."""
         self._send = _First(self, self._send, begun)
 
-    # -- what others may ask ---------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------
     @property
     def blocks_pending(self) -> int:
-        """Blocks that are not confirmed."""
+        """Number of blocks that are not confirmed."""
         return len(self._unconfirmed)
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes of blocks that not every live replica has answered: confirmed ones may be among them."""
+        """Bytes of blocks that not every live replica has acknowledged, including confirmed ones."""
         return sum(len(pending.block) for pending in (*self._lagging.blocks, *self._unconfirmed))
 
     @property
     def last_added(self) -> int:
-        """Last entry that was added, while this is not ended; the last confirmed one when nothing else is here."""
+        """Last entry of the last pending block; the last confirmed entry if no block is pending."""
         return self._unconfirmed[-1].last_entry if self._unconfirmed else self.last_confirmed
 
     def live_bookies(self) -> list[BookieId]:
@@ -341,12 +381,15 @@ class WriterCore:
 
     @property
     def is_whole(self) -> bool:
-        """Every bookie of the ensemble has answered every confirmed block of this writer that it was sent."""
+        """True if no bookie of the ensemble has failed or still has to acknowledge a confirmed block."""
         return not self._lagging.blocks and not self._ensemble.failed()
 
     # -- events ----------------------------------------------------------------------------------------
     def add(self, pending: Pending) -> None:
-        """The next block. After the end it is dropped: its outcome is as unknown as that of those before it."""
+        """Write the next block.
+
+        After the writer's end, the block is dropped, and its outcome is unknown, like the outcome of pending blocks.
+        """
         if self.state is ENDED:
             return
         queue, send = self._unconfirmed, self._send
@@ -357,14 +400,14 @@ class WriterCore:
             send(pending, replica)
 
     def answered(self, pending: Pending, replica: Replica, status: Status) -> None:
-        """A bookie's answer to one block. Nothing is confirmed before `advance`."""
+        """Handle a bookie's status for one block. After OK, the next `advance` may confirm the block."""
         if status is Status.OK:
             pending.acks |= replica.bit
         elif self.state is not State.ENDED:
             self._refused(pending, replica, status)
 
     def advance(self) -> None:
-        """Confirm what may be confirmed: once per response, after all its answers."""
+        """Confirm the leading blocks that have an ack quorum. Called once per response, after all its statuses."""
         ensemble = self._ensemble
         if ensemble.lags:
             self._release()
@@ -392,9 +435,10 @@ class WriterCore:
                 owner.confirmed(last_entry)
 
     def begin_change(self, replacements: Sequence[BookieId], why_few: str = "") -> None:
-        """Replace every failed bookie by `replacements`, of which there may be too few: then narrow.
+        """Replace every failed bookie by `replacements`; with too few of them, the fragment becomes narrow.
 
-        Without a failed one the replacements widen a narrow fragment. `why_few` is told if the ledger ends here.
+        If no bookie failed, the replacements widen a narrow fragment. `why_few` becomes part of the error if too few
+        bookies remain and the writer ends.
         """
         self._change_armed = False
         if self.state is not State.STEADY or not (self._ensemble.failed() or replacements):
@@ -404,7 +448,7 @@ class WriterCore:
         if len(bookies) < self.ack_quorum:
             return self.fail(
                 OutcomeUnknown(
-                    f"ledger {self.ledger_id}: {len(bookies)} bookies are left and {self.ack_quorum} must acknowledge"
+                    f"ledger {self.ledger_id}: {len(bookies)} bookies are left, the ack quorum is {self.ack_quorum}"
                     + (f" ({why_few})" if why_few else "")
                 )
             )
@@ -413,13 +457,17 @@ class WriterCore:
             return self.fail(
                 OutcomeUnknown(f"ledger {self.ledger_id}: more than {self._changes_max} ensemble changes")
             )
+        assert self.last_confirmed >= self.fragments[-1].first_entry - 1, "the LAC never moves back"
         fragments = states.with_fragment(self.fragments, states.fragment(self.last_confirmed + 1, bookies))
         self.state = TRANSITIONS.next(self.state, Event.CHANGE_BEGUN)
         self._change = _Change(kept, replacements, fragments)
         return self._effects.commit(fragments)
 
     def change_committed(self) -> None:
-        """The metadata have the new fragment: send it what is pending, and confirm again."""
+        """Resume when the ledger's record contains the new fragment.
+
+        Pending blocks are sent to the new replicas, and blocks may be confirmed again.
+        """
         if self.state is not State.CHANGING:
             return
         assert self._change is not None
@@ -435,38 +483,63 @@ class WriterCore:
         self.advance()
 
     def fail(self, error: QuireError) -> None:
-        """End here, once, and say so."""
+        """End the writer with an error, and report it, unless the writer has already ended."""
         if self.state is not State.ENDED:
             self.finish()
             self._effects.failed(error)
 
+    def fenced(self, bookie: BookieId, status: Status) -> None:
+        """End the writer because a bookie returned DELETED (it has a tombstone) or FENCED.
+
+        The fence was set by another owner, or by the bookie itself after it lost state.
+        """
+        what = f"ledger {self.ledger_id} was taken over: {bookie} returned {status.name}"
+        self.fail(TombstoneFound(bookie, what) if status is Status.DELETED else Fenced(what))
+
+    def conflicts(self, bookie: BookieId) -> None:
+        """End the writer because the bookie has other bytes for an entry, from another ledger with this id."""
+        what = f"ledger {self.ledger_id}: {bookie} has another ledger under this id"
+        self.fail(IdUsedBefore(f"{what}: the metadata store is older than the bookies' data", bookie.uuid))
+
+    def lose(self, replica: Replica) -> None:
+        """Stop sending blocks to the bookie; the next ensemble change replaces it."""
+        if not replica.is_live:
+            return
+        self._ensemble.lose(replica)
+        self._release()
+        self._arm()
+
     def close(self) -> None:
-        """End here, with all confirmed; answers that are owed for confirmed blocks still count, until `finish`."""
+        """End the writer after all blocks are confirmed.
+
+        Outstanding responses to these blocks are still counted until `finish`.
+        """
         assert not self._unconfirmed
         self.state = TRANSITIONS.next(self.state, Event.ENDED)
         self._change = None
 
     def finish(self) -> None:
-        """End here in silence: the ledger is closed, or nobody wants to know.
-
-        It lets go of its bookies, which may outlive it.
-        """
+        """End the writer without a report to its owner. Release its replicas and all blocks that it holds."""
         self.state = TRANSITIONS.next(self.state, Event.ENDED)
         self._ensemble.leave()
         self._change = None
         self._unconfirmed.clear()
         self._release()
+        assert not self._lagging.blocks, "an ended writer holds bytes of the process's limit"
 
     # -- inside ----------------------------------------------------------------------------------------
     @property
     def _effects(self) -> WriterEffects:
-        """Raises `ReferenceError` when the owner is gone."""
+        """Owner of this core. Raises `ReferenceError` if it was garbage-collected."""
         if (owner := self._owner()) is None:
-            raise ReferenceError(f"nobody has the writer of ledger {self.ledger_id} any more")
+            raise ReferenceError(f"the writer of ledger {self.ledger_id} was garbage-collected")
         return owner
 
     def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
-        """See `Ensemble.enter`. What is confirmed already is not sent to those that are new."""
+        """Replace the ensemble by the replicas `kept` and new ones for the bookies `added`; return the new ones.
+
+        Lagging blocks are confirmed, so they are not sent to the new replicas, and do not wait for them.
+        """
         fresh = self._ensemble.enter(self, kept, added)
         never_sent = sum(replica.bit for replica in fresh)
         for pending in self._lagging.blocks:
@@ -479,37 +552,32 @@ class WriterCore:
         self._ensemble.lags = bool(self._lagging.blocks)
 
     def _leave_behind(self) -> None:
-        """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""
+        """Drop the bookies that the oldest lagging block waits for, if an ack quorum remains without them."""
         if not self._lagging.blocks:
             return
         acks, live = self._lagging.blocks[0].acks, self._ensemble.live
         slow = [replica for replica in live if not acks & replica.bit]
         if len(live) - len(slow) >= self.ack_quorum:
             for replica in slow:
-                self._lose(replica)
+                self.lose(replica)
 
     def _refused(self, pending: Pending, replica: Replica, status: Status) -> None:
         if status is Status.FENCED or status is Status.DELETED:
-            self.fail(Fenced(f"ledger {self.ledger_id} was taken over: {replica.bookie} says {status.name}"))
+            self.fenced(replica.bookie, status)
         elif status is Status.BUSY:
             if replica.is_live:
                 self._effects.send_later(pending, replica)
         elif status in _BOOKIE_LOST:
-            self._lose(replica)
+            self.lose(replica)
+        elif status is Status.CONFLICT:
+            self._effects.conflict(replica)
         else:
             self.fail(
                 OutcomeUnknown(f"ledger {self.ledger_id}: {replica.bookie} refused a block: {status.name}")
             )
 
-    def _lose(self, replica: Replica) -> None:
-        if not replica.is_live:
-            return
-        self._ensemble.lose(replica)
-        self._release()
-        self._arm()
-
     def _arm(self) -> None:
-        """One change for all that fail until it begins; what fails during it waits for the next."""
+        """Schedule an ensemble change for all failures until it begins; later failures wait for the next change."""
         if self.state is State.STEADY and not self._change_armed:
             self._change_armed = True
             self._effects.arm_change()

@@ -1,13 +1,14 @@
-"""What Quire knows about itself: topics, segments, ledgers, bookies, leases, in one small consistent store.
+"""Metadata of Quire (topics, segments, ledgers, bookies, leases) in one small consistent store.
 
-`store` is the interface, with the semantics of ZooKeeper's nodes; `zookeeper` is the real thing, `sqlite` and the
-fake in `testing` implement it over one core, `tree`, and one contract test holds for all. `paths` and `records` are
-the one page that says what is kept where; `topics` changes a topic's list of segments; `segment_states` and
-`bookie_states` say what those records may become; `lease` is ownership; `cluster` says which cluster a store holds;
-`followed` keeps a folder of records in memory; `notify` tells who watches a node that there is news,
-`underreplicated` is the queue of ledgers to repair.
+`store` is the interface, with the semantics of ZooKeeper's nodes. `zookeeper` is the implementation for clusters;
+`sqlite` and the fake in `testing` implement it over one core, `tree`. All pass the same contract test. `paths` and
+`records` list all records and their paths. `topics` changes a topic's list of segments; `segment_states` and
+`bookie_states` are the state machines of those records. `lease` implements ownership; `cluster` identifies the cluster
+of a store, `retirement` the bookies that left it permanently. `followed` keeps a folder of records in memory; `notify`
+wakes the watchers of a node; `underreplicated` is the queue of ledgers to repair.
 
-Read in this order: `store`, `paths`, `records`, `topics`, `segment_states`, `bookie_states`, `lease`, `followed`,
-`notify`, `underreplicated`, `tree`, `watches`, `sqlite`, `open`; then `zookeeper_url`, `zookeeper_session`,
-`zookeeper_wake`, `zookeeper_client`, `zookeeper`, `zookeeper_servers` (each asked how it is).
+Read in this order: `store`, `paths`, `records`, `unknown_fields` (of newer versions), `topics`, `segment_states`,
+`bookie_states`, `lease`, `followed`, `notify`, `underreplicated`, `tree`, `watches`, `sqlite`, `open`; then
+`zookeeper_url`, `zookeeper_session`, `zookeeper_wake`, `zookeeper_client`, `zookeeper_connection`, `zookeeper`,
+`zookeeper_servers` (status of each server).
 """

@@ -1,9 +1,9 @@
-"""Whether a bookie is a member, and for how long: what its identity record may become.
+"""State machine of a bookie's membership: transitions of its identity record.
 
-There is a record from its first registration until it is retired, whether the bookie is up or not. Its state is what an
-operator wants (`BookieIntent`). A bookie that drains because it was told to stop wants that itself, in its ephemeral
-record alone; so one whose record says nothing of it may be retired, too. One that was given up and registers all the
-same is a member as before.
+The record exists from the first registration until the retirement, whether the bookie runs or not. Its state is the
+operator's intent (`BookieIntent`). A bookie that drains because its process is to stop has the intent only in its
+ephemeral record, so a bookie with the intent STAY in this record may also be retired. A bookie that was given up
+becomes a member again when it registers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from quire.runtime.transitions import Transitions
 
 class BookieEvent(Enum):
     REGISTERED = "it starts"
-    DECOMMISSIONED = "an operator wants it to go"
-    GIVEN_UP = "an operator says that it will not come back"
-    KEPT = "an operator wants it to stay"
-    RETIRED = "all that it held lies elsewhere"
+    DECOMMISSIONED = "an operator decommissions it"
+    GIVEN_UP = "an operator declares that it will not come back"
+    KEPT = "an operator revokes the order"
+    RETIRED = "all its data are on other bookies"
 
 
 TRANSITIONS: Final = Transitions[BookieIntent | None, BookieEvent](
@@ -47,7 +47,7 @@ TRANSITIONS: Final = Transitions[BookieIntent | None, BookieEvent](
 
 
 def after(intent: BookieIntent | None, event: BookieEvent) -> BookieIntent:
-    """What a record says after an event that leaves one."""
+    """Return the record's intent after an event that does not remove it."""
     wanted = TRANSITIONS.next(intent, event)
     assert wanted is not None
     return wanted

@@ -1,10 +1,9 @@
-"""A folder of the metadata store with one record per node, kept in memory by watches.
+"""Folder of the metadata store with one record per node, kept in memory by watches.
 
-After `start` nothing is ever listed but on a change, and nothing is read but what may have changed. While the store
-does not answer, what was known last still counts: nobody should make an outage of the metadata larger than it is.
-So it does for a record that cannot be understood, as one of a newer program may be: the log names it, it is read again
-when it changes, and all others are followed as ever. Where no record and one that never was understood must not be the
-same, ask `get`.
+After `start`, the folder is listed only after a change, and only changed nodes are read. While the store does not
+answer, the last known state stays in effect, so an outage of the store does not spread. If a record cannot be decoded,
+for example because a newer version wrote it, its last version also stays in effect until its next change; the error is
+logged. A caller that must distinguish a missing record from one that was never decoded uses `get`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from quire.runtime.tasks import Tasks
 
 R = TypeVar("R", bound=Record)
 RETRY_S: Final = 0.5
+"""Delay in seconds before another read after an error."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 async def keep_reading(
     changed: asyncio.Event, read: Callable[[], Awaitable[None]], folder: str, pause_s: float = 0.0
 ) -> None:
-    """For ever: when `changed` is set, `read` what changed, until the store answers; then rest for `pause_s`."""
+    """Wait in a loop until `changed` is set, then call `read` until the store answers, then pause for `pause_s`."""
     while True:
         await changed.wait()
         changed.clear()
         try:
             await read()
         except QuireError as error:
-            _log.warning("%s cannot be read, its last state counts: %s", folder, error)
+            _log.warning("cannot read %s, its last known state stays in effect: %s", folder, error)
             await asyncio.sleep(RETRY_S)
             changed.set()
         else:
@@ -45,7 +45,7 @@ async def keep_reading(
 
 
 class Followed(Generic[R]):
-    """`records` by the nodes' decoded names; `changed` is called after they were read."""
+    """Records of one folder, by decoded node name. `changed` is called after changed nodes were read again."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Followed(Generic[R]):
         self._tell = changed
         self._watches: dict[str, Callable[[], None]] = {}
         self._stale: dict[str, None] = {}
-        """What is to be read again, in the order in which it changed."""
+        """Paths to read again, in the order of their changes."""
         self._unreadable: dict[str, str] = {}
-        """What is wrong with a record, by name."""
+        """Decoding errors, by name."""
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -82,16 +82,16 @@ class Followed(Generic[R]):
         self._watches.clear()
 
     def get(self, name: str, default: R) -> R:
-        """What the record says, or said when it was understood last; `default` when there is none.
+        """Return the node's record, or its last version that could be decoded; `default` if the node does not exist.
 
-        Raises `CorruptionError` when there is one that was never understood.
+        Raises `CorruptionError` if the node exists but no version of it could be decoded.
         """
         if name in self._unreadable and name not in self.records:
             raise CorruptionError(self._unreadable[name])
         return self.records.get(name, default)
 
     async def refresh(self, name: str) -> None:
-        """Read one record now, whether or not a watch has told of it. Raises `CorruptionError`, `Unavailable`."""
+        """Read one record now, without waiting for an event of its watch. Raises `CorruptionError`, `Unavailable`."""
         path = f"{self._folder}/{paths.encode(name)}"
         self._follow_node(path)
         await self._read(path)
@@ -113,7 +113,7 @@ class Followed(Generic[R]):
             try:
                 await self._read(path)
             except CorruptionError as error:
-                _log.error("what is followed goes on without it, or with what it said before: %s", error)
+                _log.error("ignoring an invalid record, its last valid version stays in effect: %s", error)
             except QuireError:
                 self._stale[path] = None
                 raise

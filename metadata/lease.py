@@ -1,11 +1,12 @@
-"""A lease: something that at most one process holds, as an ephemeral node.
+"""Lease: an ephemeral node that at most one process holds.
 
-A holder that hears nothing of its session is in doubt for as long as the session's time-out. It may go on with what its
-lease covers, but begins nothing that rests on it. It gives up by its own clock, without a word from the store, at the
-latest when the store would let another process in. Even so, safety never rests on a lease alone: a process may sleep
-between looking at it and acting (the next owner fences).
+A holder that lost contact to the store is in doubt for the session's time-out. It may continue work that its lease
+covers, but begins nothing that depends on the lease. By its own clock, without the store, it gives up the lease no
+later than the store may give it to another process. Even so, safety never depends on a lease alone: a process may pause
+between a check of its lease and an action, so the next owner fences (see [how to do distributed
+locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html)).
 
-`LeaseCore` is the state machine, without I/O; `Lease` is the shell that makes and watches the node.
+`LeaseCore` is the state machine, without I/O; `Lease` is the shell that creates and watches the node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavai
 from quire.runtime.transitions import Transitions
 
 _TICK_S: Final = 0.001
-"""A deadline that is closer than this is waited for so long: waiting for less than clocks can tell is spinning."""
+"""Minimum delay of a timer in seconds: a shorter timer may fire before the clock advances, and be set again at once."""
 
 
 class LeaseState(Enum):
@@ -32,12 +33,12 @@ class LeaseState(Enum):
 
 
 class LeaseEvent(Enum):
-    """What happens to a lease, besides what its session tells."""
+    """Events of a lease, in addition to those of its session."""
 
-    MADE = "our node was made, or found"
-    GONE = "the node is not there, or another's"
-    TIMED_OUT = "the session's time-out has passed, by our monotonic clock"
-    RELEASED = "its holder gives it up"
+    MADE = "this process's node was created, or found"
+    GONE = "the node does not exist, or belongs to another process"
+    TIMED_OUT = "the session's time-out has passed, by the monotonic clock"
+    RELEASED = "its holder releases it"
 
 
 TRANSITIONS: Final = Transitions[LeaseState, LeaseEvent | SessionEvent](
@@ -73,7 +74,7 @@ TRANSITIONS: Final = Transitions[LeaseState, LeaseEvent | SessionEvent](
 
 
 class LeaseCore:
-    """One lease's state. Times are monotonic seconds."""
+    """State of one lease. Times are monotonic seconds."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_timeout_s = session_timeout_s
@@ -86,14 +87,14 @@ class LeaseCore:
         return self._state
 
     def doubt_ends_in(self, now: float) -> float:
-        """Seconds until a lease in doubt is lost."""
+        """Return the seconds until a lease in doubt is lost."""
         return max(0.0, self._deadline - now)
 
     def made(self) -> None:
         self._take(LeaseEvent.MADE)
 
     def gone(self) -> None:
-        """The node is not there, or another's."""
+        """Record that the node does not exist, or belongs to another process."""
         self._take(LeaseEvent.GONE)
 
     def released(self) -> None:
@@ -110,9 +111,9 @@ class LeaseCore:
 
 
 class Lease:
-    """One lease on `path`. `value` must be this holder's alone (a broker id with a unique part).
+    """Lease on `path`. `value` must be unique to this holder (a broker id with a unique part).
 
-    `changed` is called on the loop with each new state.
+    `changed` is called on the event loop with each new state.
     """
 
     def __init__(
@@ -137,11 +138,11 @@ class Lease:
 
     @property
     def state(self) -> LeaseState:
-        """By the clock of this moment; `changed` may hear of it a little later."""
+        """Current state, by this process's clock; `changed` may be called a little later."""
         return self._core.state(self._clock.monotonic())
 
     async def try_acquire(self) -> bool:
-        """Take the lease if nobody holds it. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Acquire the lease if it is free. Raises `Unavailable`, `OutcomeUnknown`."""
         while True:
             try:
                 await self._store.create(self._path, self._value, ephemeral=True)
@@ -152,13 +153,13 @@ class Lease:
                 break
             if holder is not None:
                 return False
-            # Nobody holds it: it was never made, or has just gone. No change of the node would call us again.
+            # The lease is free. Try again at once, because no further change of the node may follow.
         self._core.made()
         self._tell()
         return True
 
     async def acquire(self) -> None:
-        """Take the lease as soon as it is free. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Acquire the lease as soon as it is free. Raises `Unavailable`, `OutcomeUnknown`."""
         while True:
             self._node_changed.clear()
             if await self.try_acquire():
@@ -166,7 +167,7 @@ class Lease:
             await self._node_changed.wait()
 
     async def release(self) -> None:
-        """Give the lease up and forget the node. Afterwards this object is of no use."""
+        """Release the lease and stop watching the node. This object must not be used afterwards."""
         for cancel in self._cancels:
             cancel()
         if self._timer is not None:
@@ -185,10 +186,10 @@ class Lease:
             if node.value == self._value:
                 await self._store.delete(self._path, node.version)
         except (NotFound, Unavailable, OutcomeUnknown):
-            pass  # it goes with the session
+            pass  # the node is deleted with the session
 
     async def _holder(self) -> bytes | None:
-        """The value of whoever holds it; None when nobody does."""
+        """Return the holder's value; None if the lease is free."""
         try:
             return (await self._store.get(self._path)).value
         except NotFound:
@@ -208,11 +209,11 @@ class Lease:
             self._look_task = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """After a change to the node: is it still ours?"""
+        """Check after a change of the node whether this process still holds the lease."""
         try:
             ours = await self._holder() == self._value
         except (Unavailable, OutcomeUnknown):
-            return  # the session's events will tell
+            return  # the session's events decide
         if not ours and self.state is LeaseState.HELD:
             self._core.gone()
             self._tell()
@@ -223,7 +224,7 @@ class Lease:
 
     def _timeout(self) -> None:
         if self.state is LeaseState.IN_DOUBT:
-            self._arm()  # the loop's clock and ours are not the same one
+            self._arm()  # the event loop's clock differs from the lease's clock
         self._tell()
 
     def _tell(self) -> None:

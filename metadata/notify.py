@@ -1,6 +1,7 @@
-"""A node whose changes tell whoever watches it that there is something to look at.
+"""Notification of other processes by a change of a node that they watch; they then read the changed records.
 
-What there is to look at, and the change of that node, are made together where nobody else would ever look.
+A record and the watched node are changed in one transaction if a failure between two separate changes could leave the
+record unread.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from quire.runtime.errors import AlreadyExists, NotFound
 
 
 async def touch(store: MetadataStore, path: str, value: bytes = b"") -> None:
-    """Change the node at `path`, or make it. Raises `Unavailable`, `OutcomeUnknown`."""
+    """Change the node at `path`, or create it. Raises `Unavailable`, `OutcomeUnknown`."""
     try:
         await store.put(path, value, ANY_VERSION)
     except NotFound:
@@ -21,7 +22,7 @@ async def touch(store: MetadataStore, path: str, value: bytes = b"") -> None:
 
 
 async def change_and_touch(store: MetadataStore, change: Step, path: str) -> None:
-    """Make one change and touch the node at `path`: both or neither. Raises what `transact` does."""
+    """Apply one change and touch the node at `path`, in one transaction. Raises the errors of `transact`."""
     steps = (change, Put(path, b"", ANY_VERSION))
     try:
         await store.transact(steps)
@@ -29,5 +30,5 @@ async def change_and_touch(store: MetadataStore, change: Step, path: str) -> Non
         try:
             await store.create(path, b"")
         except AlreadyExists:
-            pass  # it is the change that lacks its node, or somebody else made ours
+            pass  # the node that `change` changes is missing, or another process has created `path`
         await store.transact(steps)

@@ -1,4 +1,4 @@
-"""A metadata store from its URL: `sqlite:///var/lib/quire/metadata.db`, `zk://host:2181/chroot`."""
+"""Opening of a metadata store by its URL: `sqlite:///var/lib/quire/metadata.db`, `zk://host:2181/chroot`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quire.runtime.watchdog import Watchdog
 
 
 def look_at(url: str) -> None:
-    """Refuse a URL that can never be opened, before anything is made. Raises `ConfigurationError`."""
+    """Refuse a URL that can never be opened, before anything is created. Raises `ConfigurationError`."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         look_at_file(_path(url, parts.netloc, parts.path))
@@ -28,28 +28,36 @@ def look_at(url: str) -> None:
 
 
 async def open_store(
-    url: str, tls: Callable[[], SSLContext] | None = None, login: Credentials = NOBODY
+    url: str,
+    tls: Callable[[], SSLContext] | None = None,
+    login: Credentials = NOBODY,
+    *,
+    create: bool = True,
 ) -> MetadataStore:
-    """Open the store that `url` names. Raises `ConfigurationError` with what to write instead.
+    """Open the store at `url`. Raises `ConfigurationError`, whose message contains the correct form of a URL.
 
-    `tls` gives the context for `zk+ssl://`, anew for each connection; without it the system's authorities are trusted.
-    `login`: a user and a password, without which nobody else reads or changes what is made (ZooKeeper's alone).
+    If `create` is set, a missing SQLite file is created. Commands on an existing cluster do not set it, so that a
+    mistyped path is refused. `tls` returns a new context for each connection to `zk+ssl://`; without it, the system's
+    certificate authorities are trusted. `login` is a ZooKeeper user and password: only this user may read or change the
+    nodes that this process creates.
     """
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
-            return await SqliteStore.open(_path(url, parts.netloc, parts.path))
+            return await SqliteStore.open(_path(url, parts.netloc, parts.path), create=create)
         case "zk" | "zk+ssl":
-            from quire.metadata.zookeeper import ZooKeeperStore  # kazoo costs a start that needs none of it
+            from quire.metadata.zookeeper import (
+                ZooKeeperStore,
+            )  # importing kazoo is slow, and SQLite does not need it
 
             return await ZooKeeperStore.open(url, tls or ClientTls().context, login)
     raise _unknown(url)
 
 
 def end_session_when_standing(store: MetadataStore, watchdog: Watchdog) -> None:
-    """The store's session is given up when the loop stands for half of its time-out.
+    """End the store's session if the event loop blocks for half of the session's time-out.
 
-    Else a thread would keep it alive, and with it all that this process owns and does not serve.
+    Otherwise, ZooKeeper's client thread would keep the session, and all leases of this process, alive.
     """
     from quire.metadata.zookeeper import ZooKeeperStore
 
@@ -58,10 +66,10 @@ def end_session_when_standing(store: MetadataStore, watchdog: Watchdog) -> None:
 
 
 def _unknown(url: str) -> ConfigurationError:
-    return ConfigurationError(f"{url} is no metadata URL; use sqlite:///PATH or zk://HOST:PORT/CHROOT")
+    return ConfigurationError(f"{url} is not a metadata URL; use sqlite:///PATH or zk://HOST:PORT/CHROOT")
 
 
 def _path(url: str, host: str, path: str) -> Path:
     if host or path in ("", "/"):
-        raise ConfigurationError(f"{url} names no file; write sqlite:///absolute/path")
+        raise ConfigurationError(f"{url} contains no file; write sqlite:///absolute/path")
     return Path(unquote(path))

@@ -1,6 +1,7 @@
-"""Every record of the metadata store, as JSON through msgspec. `paths` says where each lies.
+"""Records of the metadata store, encoded as JSON by msgspec; `paths` has their paths.
 
-A field is never renamed or given another meaning; new ones have defaults, so an older record still reads.
+A field is never renamed or given another meaning. New fields have defaults, so that older records can be read. Older
+versions keep new fields (`unknown_fields`) without updating them, so they must stay correct when other fields change.
 Times are wall-clock ms. Entry ids and indexes are inclusive unless a name ends in `_end`.
 """
 
@@ -11,24 +12,36 @@ from typing import TypeVar
 
 import msgspec
 
+from quire.metadata import unknown_fields
 from quire.runtime.errors import CorruptionError
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all records: frozen; change one with `msgspec.structs.replace`."""
+
+    unknown_fields: str = ""
+    """JSON of the fields of a newer version; see `unknown_fields`."""
 
 
 class ClusterRecord(Record, frozen=True):
-    """Which cluster a metadata store holds; see `metadata.cluster`."""
+    """Cluster of a metadata store; see `metadata.cluster`."""
 
     uuid: str
     created_ms: int = 0
     rescue_begun_ms: int = 0
-    """Its metadata is being rebuilt since then (`quire.rescue`): bookies may come, nobody else. 0: it is whole."""
+    """Start of a rescue (`quire.rescue`), during which only bookies may start. 0: the metadata are complete."""
+    archives: tuple[str, ...] = ()
+    """Locations of archives with this cluster's marker; see `quire.identity.stores`."""
+    log_stores: tuple[str, ...] = ()
+    """Locations of stores for write-ahead logs with this cluster's marker."""
+    copies: int = 0
+    """Number of the last copy of these metadata; increased before the copy is uploaded. 0: no numbered copy yet."""
+    outdated_by: int = 0
+    """Number of a copy with newer metadata than this store, until an operator chooses. 0: no such copy is known."""
 
 
 class LedgerState(StrEnum):
-    """What follows what: the table in `quire.ledger.states`."""
+    """State of a ledger; the transitions are in `quire.ledger.states`."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"
@@ -37,16 +50,16 @@ class LedgerState(StrEnum):
 
 
 class Fragment(Record, frozen=True):
-    """From `first_entry` on, blocks go to `bookies` (str of BookieId); its length is this fragment's write quorum."""
+    """Ensemble (str of BookieId) from `first_entry` on. The number of bookies is the fragment's write quorum."""
 
     first_entry: int
     bookies: tuple[str, ...]
 
 
 class Hole(Record, frozen=True):
-    """Entries that were lost, and given up on an operator's word; see `ledger.loss`.
+    """Range of lost entries that an operator gave up; see `ledger.loss`.
 
-    `messages` are known when a block after the hole tells its index, else there are as many as entries.
+    `messages` is the exact number of lost messages if there is a block after the hole; else the number of entries.
     """
 
     first_entry: int
@@ -54,11 +67,11 @@ class Hole(Record, frozen=True):
     first_index: int = 0
     messages: int = 0
     clock_ms: int = 0
-    """Of the block before it, else of the one after it."""
+    """Clock (ms) of the block before the hole, else of the block after it."""
 
 
 class LedgerRecord(Record, frozen=True):
-    """A ledger: who holds which entries, and where it ends. `last_entry` and `bytes` are set when CLOSED."""
+    """Ledger: the bookies that store its entries, and its end. `last_entry` and `bytes` are set when it is CLOSED."""
 
     ledger_id: int
     state: LedgerState = LedgerState.OPEN
@@ -68,22 +81,26 @@ class LedgerRecord(Record, frozen=True):
     last_entry: int = -1
     bytes: int = 0
     former: tuple[str, ...] = ()
-    """Bookies that are in no fragment any more, and may still have bytes when the ledger is deleted."""
+    """Bookies that were removed from all fragments, but may still have blocks when the ledger is deleted."""
     purpose: str = ""
-    """Whose ledger it is: `topic:persistent://t/n/x`, `compacted:persistent://t/n/x` or `state:t/n/bundle`.
+    """Owner of the ledger: `topic:persistent://t/n/x`, `compacted:persistent://t/n/x` or `state:t/n/bundle`.
 
-    A scrub finds orphans by it, and a rescue what belongs together.
+    A scrub uses it to find orphans, and a rescue to assign ledgers to topics and bundles.
     """
     generation: int = 0
-    """Of the topic that it is a segment of; 0 where nobody said."""
+    """Generation of the topic; 0 if it is unknown, or the ledger does not belong to a topic."""
     created_ms: int = 0
     closed_ms: int = 0
+    nonce: int = -1
+    """Random number, drawn when the ledger is created. It distinguishes two ledgers with the same id, which may be
+    allocated twice after the metadata store was lost or restored. -1: created by a version without nonces.
+    """
     holes: tuple[Hole, ...] = ()
-    """What was given up, by entries; one that lies beyond `last_entry` only tells what was cut off."""
+    """Entries that were given up; a hole beyond `last_entry` contains entries after the end of the ledger."""
 
 
 class ArchivePointer(Record, frozen=True):
-    """Where a sealed segment lies in the object store, and what proves it."""
+    """Location of a sealed segment's object, and the checksum for its verification."""
 
     store: str
     """URL of the store: `file:///…` or `s3://bucket/prefix`."""
@@ -92,11 +109,13 @@ class ArchivePointer(Record, frozen=True):
     crc: int
     archived_ms: int
     lost_messages: int = 0
-    """Messages that had been lost and given up before: blank blocks stand for them in the object."""
+    """Number of messages that had been given up before the upload; the object has blank blocks in their place."""
+    upload: int = 0
+    """Number of objects that were recorded for the segment before this one. It shows which of two objects is newer."""
 
 
 class SegmentState(StrEnum):
-    """What follows what: the table in `quire.metadata.segment_states`; what each means: docs/topics.md."""
+    """State of a segment; the transitions are in `quire.metadata.segment_states`, the meanings in docs/topics.md."""
 
     ACTIVE = "active"
     SEALED = "sealed"
@@ -106,10 +125,10 @@ class SegmentState(StrEnum):
 
 
 class SegmentRecord(Record, frozen=True):
-    """One ledger in a topic's list. Totals are final once it is sealed.
+    """Segment: one ledger in a topic's list of ledgers. Its totals are final when it is sealed.
 
-    `first_index` is the topic-wide index of its first message. `on_bookies` turns False when the bookies'
-    copy has been deleted after the archive's lag.
+    `first_index` is the topic-wide index of its first message. `on_bookies` becomes False when the segment is released:
+    then readers use the archive, and the bookies' copies are deleted.
     """
 
     ledger_id: int
@@ -121,6 +140,13 @@ class SegmentRecord(Record, frozen=True):
     bytes: int = 0
     first_clock_ms: int = 0
     last_clock_ms: int = 0
+    publish_min_ms: int = 0
+    """Minimum publish time (clients' clocks) of its messages. 0: unknown, so a reader must not prune by it."""
+    publish_max_ms: int = 0
+    """Maximum publish time of its messages. 0: unknown, so a reader must not prune by it."""
+    publish_ahead_ms: int | None = None
+    """Maximum of (a message's publish time - its block's clock, set by the broker), in ms; negative if all are earlier.
+    """
     archive: ArchivePointer | None = None
     on_bookies: bool = True
 
@@ -130,10 +156,11 @@ class SegmentRecord(Record, frozen=True):
 
 
 class CompactedRecord(Record, frozen=True):
-    """The last result of compacting a topic; see `quire.serving.topic.compaction.compacted`.
+    """Result of the last compaction of a topic; see `quire.serving.topic.compaction.compacted`.
 
-    Everything up to the horizon was read; `horizon_index` is the index of the message after it. The ledger holds
-    `entries` retained ones with `extra_messages` more messages than entries, then `index_entries`.
+    All messages up to the horizon were read; `horizon_index` is the index of the message after it. The ledger contains
+    `entries` retained entries, which have `entries` + `extra_messages` messages, and after them `index_entries` entries
+    that contain the index.
     """
 
     ledger_id: int
@@ -148,10 +175,10 @@ class CompactedRecord(Record, frozen=True):
 
 
 class GrowthRecord(Record, frozen=True):
-    """The last time a partitioned topic got more partitions, until it had `end`; begun or finished at `at_ms`.
+    """Last addition of partitions to a topic, up to `end` partitions; begun or finished at `at_ms`.
 
-    It is under way while the topic has fewer. Clients may not know those from `first` on, which are of growths shortly
-    before as well; see `quire.serving.cluster.partitioned`.
+    It is in progress while the topic has fewer than `end` partitions. Clients may not know the partitions from `first`
+    on, which include those of recent additions; see `quire.serving.operations.partitioned`.
     """
 
     first: int
@@ -160,12 +187,12 @@ class GrowthRecord(Record, frozen=True):
 
 
 class TopicRecord(Record, frozen=True):
-    """A topic: its segments (oldest first), or, for a partitioned topic, only its number of partitions.
+    """Topic with its segments, oldest first; or a partitioned topic with its number of partitions.
 
-    `partitions` > 0 makes it the parent of NAME-partition-0 ... and leaves `segments` empty. `manifests` name
-    immutable lists of older segments, oldest first. `generation` grows with each incarnation (delete and
-    create again), so that cursors of a former topic of that name are never taken for this one's; a partition
-    knows its parent's as well.
+    `partitions` > 0 makes it the parent of NAME-partition-0 ... and leaves `segments` empty. `manifests` contains the
+    paths of immutable lists of older segments, oldest first. `generation` is drawn at random for each topic that is
+    created with a name, so that cursors of a deleted topic are never used for its successor; generations have no order.
+    A partition also contains its parent's generation (`parent_generation`).
     """
 
     name: str
@@ -181,49 +208,49 @@ class TopicRecord(Record, frozen=True):
     deleting: bool = False
     compacted: CompactedRecord | None = None
     topic_epoch: int = -1
-    """Counts the producers that had exclusive access, from 0."""
+    """Epoch of the last producer with exclusive access, from 0; -1: there was no such producer."""
     last_dropped: int = -1
-    """Ledger id of the last empty segment that left the list without a next one; later ones have greater ids."""
+    """Ledger id of the last empty segment that was removed from the list's end; later segments have greater ids."""
 
     @property
     def extent(self) -> int:
-        """The number of partitions, those that are being added among them."""
+        """Number of partitions, including those that are being added."""
         return self.partitions if self.growth is None else max(self.partitions, self.growth.end)
 
 
 class ManifestRecord(Record, frozen=True):
-    """Older segments of one topic, immutable."""
+    """Immutable list of older segments of one topic."""
 
     segments: tuple[SegmentRecord, ...]
 
 
 class StateLogRecord(Record, frozen=True):
-    """The ledgers of a bundle's state log, oldest first; the first begins with a snapshot."""
+    """Ledgers of a bundle's state log, oldest first; the first begins with a snapshot."""
 
     ledgers: tuple[int, ...] = ()
     split_into: tuple[str, str] | None = None
-    """The paths at which the log goes on, as two: nobody opens it here any more."""
+    """Paths of the two logs that continue this one after a split of the bundle; this log is not opened again."""
 
 
 class TenantRecord(Record, frozen=True):
     name: str
     allowed_clusters: tuple[str, ...] = ()
     admin_roles: tuple[str, ...] = ()
-    """They may do everything in the tenant."""
+    """Roles with all permissions in the tenant."""
 
 
 class Storage(StrEnum):
-    """What keeps the blocks of a ledger."""
+    """Kind of storage of a ledger's blocks."""
 
     BOOKIES = "bookies"
     OBJECTS = "objects"
-    """A write-ahead log on object storage (`quire.wal`), that of the broker that writes the ledger."""
+    """The write-ahead log on object storage of the broker that writes the ledger (`quire.wal`)."""
 
 
 class PersistencePolicy(Record, frozen=True):
-    """Replication of new ledgers: ensemble = write quorum. 0 means the broker's default, as no `storage` does.
+    """Replication of new ledgers: ensemble = write quorum. 0, or no `storage`, means the broker's default.
 
-    The quorums are those of bookies: on object storage there is one copy, and the store sees to its being kept.
+    The quorums apply to bookies. On object storage there is one copy, whose durability is up to the store.
     """
 
     write_quorum: int = 0
@@ -232,14 +259,14 @@ class PersistencePolicy(Record, frozen=True):
 
 
 class RetentionPolicy(Record, frozen=True):
-    """Acknowledged data is kept this long; -1 for ever, 0 not at all."""
+    """Retention of acknowledged data; -1: unlimited, 0: none."""
 
     retention_ms: int = 0
     retention_bytes: int = 0
 
 
 class BacklogQuota(Record, frozen=True):
-    """At `limit_bytes` or `limit_ms` of unacknowledged data do `action`. -1: no limit."""
+    """Action at `limit_bytes` or `limit_ms` of unacknowledged data. -1: no limit."""
 
     limit_bytes: int = -1
     limit_ms: int = -1
@@ -247,7 +274,7 @@ class BacklogQuota(Record, frozen=True):
 
 
 class InactiveTopicPolicy(Record, frozen=True):
-    """Delete a topic that was not used for `inactive_ms_max`; `mode` says what counts as use."""
+    """Deletion of topics after `inactive_ms_max` without use; `mode` defines what counts as use."""
 
     enabled: bool = False
     mode: str = "delete_when_no_subscriptions"
@@ -255,9 +282,9 @@ class InactiveTopicPolicy(Record, frozen=True):
 
 
 class DelayedDeliveryPolicy(Record, frozen=True):
-    """Whether shared subscriptions heed a message's time of delivery, how exactly, and how far it may lie ahead.
+    """Delayed delivery on shared subscriptions: whether it is enabled, its resolution, and the maximum delay.
 
-    A delay beyond `delay_ms_max` is cut to it; 0: no limit.
+    A longer delay is reduced to `delay_ms_max`; 0: no limit.
     """
 
     active: bool = True
@@ -266,14 +293,14 @@ class DelayedDeliveryPolicy(Record, frozen=True):
 
 
 class PublishRate(Record, frozen=True):
-    """What a topic takes per second at most, averaged; 0: as much as comes."""
+    """Maximum average publish rate of a topic, per second; 0: no limit."""
 
     messages_per_s: int = 0
     bytes_per_s: int = 0
 
 
 class DispatchRate(Record, frozen=True):
-    """What consumers are sent per period of `period_s` seconds at most, averaged; 0: as much as they take."""
+    """Maximum average dispatch rate, per period of `period_s` seconds; 0: no limit."""
 
     messages: int = 0
     bytes: int = 0
@@ -281,17 +308,20 @@ class DispatchRate(Record, frozen=True):
 
 
 class IcebergPolicy(Record, frozen=True):
-    """The Iceberg table that is kept fresh with a topic; what is empty is told by the topic's name or the catalog."""
+    """Iceberg table that follows a topic. Empty fields are derived from the topic's name or the catalog."""
 
     catalog: str = ""
-    """A URL; empty: none is kept."""
+    """URL of the catalog; "" if no table follows the topic."""
     warehouse: str = ""
     namespace: str = ""
     table: str = ""
 
 
 class Policies(Record, frozen=True):
-    """What a namespace or a topic prescribes; None leaves it to the level above, at last to the broker's default."""
+    """Policies of a namespace or a topic.
+
+    None means the value of the next higher level, finally the broker's default.
+    """
 
     deduplication: bool | None = None
     persistence: PersistencePolicy | None = None
@@ -301,11 +331,11 @@ class Policies(Record, frozen=True):
     auto_topic_creation: bool | None = None
     schema_compatibility: str | None = None
     schema_auto_update: bool | None = None
-    """Whether clients may bring schemas; if not, an operator adds them."""
+    """True if clients may register schemas; otherwise, an operator adds them."""
     schema_enforced: bool | None = None
-    """Whether a topic that has a schema refuses producers without one."""
+    """True if a topic with a schema refuses producers without one."""
     age_quota: BacklogQuota | None = None
-    """The quota of Pulsar's type message_age; `backlog_quota` is that of destination_storage."""
+    """Quota of Pulsar's type message_age; `backlog_quota` has the type destination_storage."""
     inactive_topics: InactiveTopicPolicy | None = None
     delayed_delivery: DelayedDeliveryPolicy | None = None
     subscription_expiration_ms: int | None = None
@@ -316,24 +346,29 @@ class Policies(Record, frozen=True):
     subscription_dispatch_rate: DispatchRate | None = None
     iceberg: IcebergPolicy | None = None
     permissions: dict[str, tuple[str, ...]] = {}
-    """What roles, or patterns of roles, may do: produce, consume, functions."""
+    """Actions (produce, consume, functions) by role or pattern of roles."""
     subscription_permissions: dict[str, tuple[str, ...]] = {}
-    """Of a namespace: the roles that a subscription takes; one that is not here takes all that may consume."""
+    """Namespaces only: roles by subscription; subscriptions that are not listed are open to all roles that may consume.
+    """
     subscription_prefix: bool | None = None
-    """Of a namespace: whether subscriptions must begin with the name of their role."""
+    """Namespaces only: True if a subscription's name must begin with its role."""
     topics_max: int | None = None
-    """Of a namespace, each partition counted. Here and below 0 is no limit."""
+    """Limit of topics in a namespace, counting partitions. For this and the following limits, 0 means no limit."""
     producers_max: int | None = None
-    """Of one topic; so are the next three."""
+    """Limit per topic, like the next three."""
     consumers_max: int | None = None
     consumers_per_subscription_max: int | None = None
     subscriptions_max: int | None = None
     unacked_messages_max: int | None = None
-    """That one consumer may hold."""
+    """Limit per consumer."""
+    auto_topic_partitions: int | None = None
+    """Namespaces only: partitions of automatically created topics; None: such topics are not partitioned."""
+    replication_clusters: tuple[str, ...] | None = None
+    """Topics only: list of clusters, which can contain only this cluster."""
 
 
 class SchemaBody(Record, frozen=True):
-    """A schema's definition; see `quire.serving.schema.definition`."""
+    """Definition of a schema; see `quire.serving.schema.definition`."""
 
     data: bytes = b""
     properties: dict[str, str] = {}
@@ -341,9 +376,9 @@ class SchemaBody(Record, frozen=True):
 
 
 class SchemaVersion(Record, frozen=True):
-    """One version of a topic's schema. Its body is here, or in a node of its own that `apart` names.
+    """One version of a topic's schema. Its definition is in `body`, or in a separate node at the path `apart`.
 
-    `deleted`: no schema, but the end of all before it; they can still be asked for by number.
+    A `deleted` version is a tombstone: it deletes all earlier versions, which can still be read by number.
     """
 
     number: int
@@ -356,15 +391,15 @@ class SchemaVersion(Record, frozen=True):
 
 
 class SchemasRecord(Record, frozen=True):
-    """All versions of a topic's schema, by number from 0 on. Partitions have their parent's."""
+    """All versions of a topic's schema, by number, from 0. Partitions share their parent's schema."""
 
     versions: tuple[SchemaVersion, ...] = ()
 
 
 class NamespaceRecord(Record, frozen=True):
-    """`boundaries`: the bundles' edges in the 32-bit hash space, as eight hex digits, ascending.
+    """Namespace. `boundaries` are the bundles' edges in the 32-bit hash space: eight hex digits each, ascending.
 
-    While it is `deleting` nobody makes a topic in it.
+    While it is `deleting`, no topic can be created in it.
     """
 
     tenant: str
@@ -375,13 +410,15 @@ class NamespaceRecord(Record, frozen=True):
 
 
 class BookieIntent(StrEnum):
-    """What an operator wants of a bookie, in its identity record; the table is in `quire.metadata.bookie_states`."""
+    """Operator's intent for a bookie, in its identity record; see the transitions in `quire.metadata.bookie_states`."""
 
     STAY = ""
     DRAIN = "drain"
-    """It takes nothing new, and its copies are made elsewhere; then its record goes."""
+    """The bookie accepts no new blocks, and its data are copied to other bookies; then its record is removed."""
     GIVE_UP = "give-up"
-    """It is not up and will not come back: what it held is copied from others at once. Ends when it registers."""
+    """The bookie is down and will not come back: its ledgers are copied from other bookies at once, unless it
+    registers.
+    """
 
 
 class BookieRecord(Record, frozen=True):
@@ -391,51 +428,58 @@ class BookieRecord(Record, frozen=True):
     address: str = ""
     read_only: bool = False
     read_only_why: str = ""
-    """What is full, and where; what to do. A sentence for people."""
+    """Sentence for operators that names the full disk and the remedy."""
     takes_priority: bool = False
-    """It is read-only, and takes blocks of high priority all the same."""
+    """True if it accepts blocks of high priority while it is read-only."""
     short_of_space: bool = False
-    """Little room is left, though it may still take everything."""
+    """True while little space is left; it may still accept all blocks."""
     free_bytes: int = 0
     total_bytes: int = 0
     intent: BookieIntent = BookieIntent.STAY
     tls: bool = False
-    """It takes TLS at its address."""
+    """True if its address accepts TLS."""
     http_url: str = ""
-    """Of its /metrics and what it tells of itself; "" where it has no such port."""
+    """URL of its HTTP port (/metrics and status); "" if it has none."""
     version: str = ""
-    """Of Quire; "" are those before it was told. Whoever decides by it decides wrong: it is for people."""
+    """Version of Quire, for operators only: code must not depend on it. "": a version that did not record it."""
 
 
 class WalState(StrEnum):
     OPEN = "open"
     CLOSING = "closing"
-    """Somebody looks for its end; its writer trims nothing more."""
+    """A process is determining the log's end; the log's writer trims nothing more."""
     CLOSED = "closed"
 
 
 class WalRecord(Record, frozen=True):
-    """A write-ahead log on object storage; see `quire.wal`. Data objects below `trim_seq` are in sets."""
+    """Record of a WAL, a write-ahead log on object storage; see `quire.wal`.
+
+    Live blocks of data objects below `trim_seq` have been copied into *sets*: objects with blocks sorted by ledger.
+    """
 
     uuid: str
     broker: str
-    """Whose it is, or was: a broker's id."""
+    """Id of the broker that writes or has written it."""
     store: str
     """URL of the object store, without secrets."""
     state: WalState = WalState.OPEN
     trim_seq: int = 0
     end_seq: int = -1
-    """Of a closed one: nothing from here on counts. The fence lies here, if one was needed."""
+    """End of a closed log: readers ignore objects from this sequence number on. The fence, if any, has this number."""
     lost: tuple[int, ...] = ()
-    """Data objects below the end that are damaged and were given up on an operator's word: readers pass over them."""
+    """Damaged data objects before the end that an operator gave up; readers skip them."""
     catalogue: str = ""
-    """Name of the object that lists its sets; empty when there are none."""
+    """Name of the object that lists the log's sets; "" if there are no sets."""
     catalogue_crc: int = 0
     created_ms: int = 0
+    is_registered: bool = False
+    """True if its writer keeps a node at `paths.wal_writer`. Writers of older versions have no such node."""
+    change_id: str = ""
+    """Random id of the last change, by which a process recognizes its own write."""
 
 
 class DamageRecord(Record, frozen=True):
-    """A bookie's copy of a ledger cannot be read from `entry` on; repair makes another copy."""
+    """Damage of a bookie's copy of a ledger, from `entry` on; repair creates another copy."""
 
     bookie: str
     ledger_id: int
@@ -445,7 +489,7 @@ class DamageRecord(Record, frozen=True):
 
 
 class UnderreplicatedRecord(Record, frozen=True):
-    """A ledger that may lack copies, or blocks in them, and why: words for people, and one report a damaged copy."""
+    """Ledger that may lack copies or blocks. `damage` has a report per damaged copy; `reasons` are for operators."""
 
     ledger_id: int
     reasons: tuple[str, ...] = ()
@@ -453,30 +497,30 @@ class UnderreplicatedRecord(Record, frozen=True):
 
 
 class RepairRecord(Record, frozen=True):
-    """What the coordinator of repair does or did last. Counts are of ledgers, in the audit or the repair under way."""
+    """Status of the repair coordinator. Counts are numbers of ledgers in the current audit or repair."""
 
     coordinator: str = ""
     state: str = "idle"
-    """idle, looking (at all ledgers) or mending (those in the queue)."""
+    """idle, looking (auditing all ledgers) or mending (repairing queued ledgers)."""
     ledgers: int = 0
     checked: int = 0
     repaired: int = 0
     bytes_copied: int = 0
-    """Since this coordinator began."""
+    """Total since this process became the coordinator."""
     failed: int = 0
     error: str = ""
-    """The last failure's."""
+    """Error of the last failure."""
     left: dict[str, int] = {}
-    """For each bookie that is to be left: ledgers that still need it, when the last look ended."""
+    """Number of ledgers that still had to be copied from each draining bookie at the end of the last audit."""
     open: int = 0
-    """Ledgers that are left because they are open: their topics' owners must close them or leave the bookie."""
+    """Number of queued ledgers that are open: their topics' owners must close them or change their ensembles."""
     unplaced: int = 0
-    """Ledgers that are left because no other bookie could take a copy."""
+    """Number of queued ledgers for which no other bookie could store a copy."""
     lost: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
-    """Bookies that are not up, but not for so long that they count as lost."""
+    """Bookies that are down, but not long enough to count as lost."""
     lost_ledgers: dict[int, str] = {}
-    """Ledgers with entries that no bookie can give, and what was said; a hundred at most."""
+    """Error message by id of each ledger with entries that no bookie can return; at most a hundred."""
     updated_ms: int = 0
 
 
@@ -486,19 +530,19 @@ class BrokerRecord(Record, frozen=True):
     http_url: str
     started_ms: int = 0
     session: str = ""
-    """Of this process alone: a broker that is started again has another one."""
+    """Random id of the broker process; it changes at each start."""
     listeners: dict[str, str] = {}
-    """Its URLs for clients in other networks, by the name under which they ask for them."""
+    """URLs for clients in other networks, by listener name."""
     service_url_tls: str = ""
-    """As `service_url`, for clients that speak TLS. One of the two may be empty: that port is closed."""
+    """Service URL for TLS. This URL or `service_url` is empty if the broker does not open that port."""
     http_url_tls: str = ""
     listeners_tls: dict[str, str] = {}
     version: str = ""
-    """As a bookie's."""
+    """See `BookieRecord.version`."""
 
 
 class OwnerRecord(Record, frozen=True):
-    """Who owns a bundle, since when, and why it came there."""
+    """Owner of a bundle, with the time and the reason of the assignment."""
 
     broker: BrokerRecord
     since_ms: int = 0
@@ -506,7 +550,7 @@ class OwnerRecord(Record, frozen=True):
 
 
 class BundleReport(Record, frozen=True):
-    """One bundle of a broker; `load` in the unit of `quire.serving.cluster.balance`."""
+    """Report on one bundle of a broker; `quire.serving.ownership.balance` defines the unit of `load`."""
 
     load: float
     topics: int = 0
@@ -515,27 +559,35 @@ class BundleReport(Record, frozen=True):
 
 
 class LoadRecord(Record, frozen=True):
-    """What a broker says of its bundles, by their names; written when it changed enough to matter."""
+    """Load report of a broker: a report for each of its bundles, by name. Written after a significant change."""
 
     bundles: dict[str, BundleReport] = {}
     lag_ms: int = 0
-    """By how much its event loop was late at most, in the last minute."""
+    """Maximum lag of its event loop in the last minute."""
 
     cannot_write: str = ""
-    """Why it cannot write though bookies are there; empty when it can."""
+    """Reason why the broker cannot write although bookies are running; "" if it can."""
 
 
 R = TypeVar("R", bound=Record)
 
 
+def field_names(kind: type[Record]) -> list[str]:
+    """Return the names of a record's own fields."""
+    return [name for name in kind.__struct_fields__ if name != unknown_fields.UNKNOWN_FIELDS]
+
+
 def encode(record: Record) -> bytes:
-    """A record as JSON bytes."""
-    return msgspec.json.encode(record)
+    """Return a record as JSON bytes."""
+    return unknown_fields.stored(msgspec.json.encode(record), type(record))
 
 
 def decode(kind: type[R], value: bytes, path: str) -> R:
-    """A record of `kind` from JSON bytes. Raises `CorruptionError` naming `path`."""
+    """Return a record of `kind` from JSON bytes. Raises `CorruptionError`, which contains `path`."""
     try:
-        return msgspec.json.decode(value, type=kind)
+        try:
+            return msgspec.json.decode(value, type=kind)
+        except msgspec.ValidationError:
+            return msgspec.json.decode(unknown_fields.carried(value, kind), type=kind)
     except (ValueError, RecursionError) as error:  # wrong fields, wrong UTF-8, too deep
         raise CorruptionError(f"metadata record {path} is not a {kind.__name__}: {error}") from error

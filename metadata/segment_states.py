@@ -1,7 +1,8 @@
-"""What a segment's record may become in its topic's list. With the topic itself the whole list goes, whatever is in it.
+"""State machine of a segment's record in its topic's list.
 
-The record has no field for the state: it is told by the others (`segment_state`). That a sealed segment is *flushed* is
-not recorded at all, because its bookies tell it; an operator may have a segment archived before.
+A deletion of the topic removes the whole list, in any state. The record has no field for the state, which is derived
+from other fields (`segment_state`). Whether a sealed segment is *flushed* is not recorded, because its bookies can be
+asked; an operator may archive a segment before it is flushed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from quire.runtime.transitions import Transitions
 
 class SegmentEvent(Enum):
     BEGUN = "its topic begins to write to its ledger"
-    DROPPED = "it ended empty"
-    SEALED = "its ledger is closed, and its totals are written down"
-    FLUSHED = "on every replica the checkpoint mark has passed its last block"
-    ARCHIVED = "an object holds it, was verified, and the pointer is recorded"
-    RELEASED = "the object was proven again, and the bookies' copy may go"
-    TRIMMED = "all subscriptions are past it, and its retention is over"
+    DROPPED = "it was closed without entries"
+    SEALED = "its ledger is closed, and its totals are recorded"
+    FLUSHED = "the checkpoint mark of every replica has passed its last block"
+    ARCHIVED = "its object was uploaded and verified, and the pointer is recorded"
+    RELEASED = "the object was verified again, so the bookies' copy may be deleted"
+    MEASURED = "the publish times of its messages are recorded"
+    TRIMMED = "all subscriptions have passed it, and its retention is over"
 
 
 TRANSITIONS: Final = Transitions[SegmentState | None, SegmentEvent](
@@ -35,17 +37,21 @@ TRANSITIONS: Final = Transitions[SegmentState | None, SegmentEvent](
         (SegmentState.ARCHIVED, SegmentEvent.ARCHIVED): SegmentState.ARCHIVED,
         (SegmentState.ARCHIVED, SegmentEvent.RELEASED): SegmentState.RELEASED,
         (SegmentState.RELEASED, SegmentEvent.ARCHIVED): SegmentState.RELEASED,
+        (SegmentState.SEALED, SegmentEvent.MEASURED): SegmentState.SEALED,
+        (SegmentState.FLUSHED, SegmentEvent.MEASURED): SegmentState.FLUSHED,
+        (SegmentState.ARCHIVED, SegmentEvent.MEASURED): SegmentState.ARCHIVED,
+        (SegmentState.RELEASED, SegmentEvent.MEASURED): SegmentState.RELEASED,
         (SegmentState.SEALED, SegmentEvent.TRIMMED): None,
         (SegmentState.FLUSHED, SegmentEvent.TRIMMED): None,
         (SegmentState.ARCHIVED, SegmentEvent.TRIMMED): None,
         (SegmentState.RELEASED, SegmentEvent.TRIMMED): None,
     },
 )
-"""An object that was found damaged is uploaded again while the bookies still have what it lacks."""
+"""ARCHIVED follows ARCHIVED or RELEASED when a damaged object is uploaded again from the bookies' copy."""
 
 
 def segment_state(segment: SegmentRecord, *, is_flushed: bool) -> SegmentState:
-    """As people are shown it."""
+    """Return the state that is displayed to operators."""
     if not segment.is_sealed:
         return SegmentState.ACTIVE
     if segment.archive is not None:
@@ -54,7 +60,7 @@ def segment_state(segment: SegmentRecord, *, is_flushed: bool) -> SegmentState:
 
 
 def check(before: SegmentRecord | None, event: SegmentEvent, after: SegmentRecord | None) -> None:
-    """Asserts that the table has this change; None is a segment that is not in the list."""
+    """Assert that the table allows this change. None means that the segment is not in the topic's list."""
     expected = TRANSITIONS.next(_recorded(before), event)
     assert _recorded(after) is expected, f"bug: {event.name} made {after} of {before}"
 

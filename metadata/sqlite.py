@@ -1,18 +1,17 @@
-"""The metadata store of one process, in one SQLite file.
+"""Metadata store of one process, in one [SQLite](https://www.sqlite.org/wal.html) file.
 
-Every change is on disk before it is answered (WAL, `synchronous=FULL`). All SQL runs on one helper thread, so the
-loop never waits for the disk; what has queued up while the last commit was on its way to the disk makes one
-transaction together, so a thousand topics made at once cost a handful of fsyncs. Inside it each call is still
-all or nothing by itself (`tree`).
+Every change is on disk before its call returns (WAL, `synchronous=FULL`). All SQL runs on one helper thread, so the
+event loop never waits for the disk. Calls that queue during a commit share the next transaction, so a thousand new
+topics cost a handful of fsyncs. Within the transaction, each call is still atomic by itself (`tree`).
 
-The file is locked for as long as it is open, by the operating system, so that the lock dies with the process: a
-second process gets a `ConfigurationError` and changes nothing. There is one session, which lives as long as the
-process; ephemeral nodes go when the store is closed and, after a crash, when it is opened again.
+The operating system locks the file while it is open, and releases the lock when the process ends. A second process gets
+a `ConfigurationError` and changes nothing. There is one session, which lasts as long as the process. Ephemeral nodes
+are deleted when the store is closed and, after a crash, when it is opened again.
 
     nodes(path, parent, value, version, session, next_child)    session 0: persistent
 
-Where an error leaves us: a failed statement or a full disk rolls the transaction back, so nothing in it happened
-(`Unavailable`); an I/O error at the commit itself leaves `OutcomeUnknown`.
+Errors: after a failed statement or on a full disk, the transaction is rolled back, so it had no effect (`Unavailable`).
+An I/O error at the commit itself raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ FORMAT_VERSION: Final = 1
 _MAGIC: Final = b"SQLite format 3\0"
 SESSION: Final = 1
 SESSION_TIMEOUT_MS: Final = 30_000
-"""Of no consequence: the session cannot outlive its connection, which is this process."""
+"""Session time-out in ms, which has no effect: the session ends with this process."""
 
 GROUP_CALLS_MAX: Final = 1_000
-"""Calls in one transaction: bounds how long the first of them waits for the last."""
+"""Maximum number of calls in one transaction, which bounds the time that the first call waits."""
 
 _SETTINGS: Final = (
     "PRAGMA locking_mode = EXCLUSIVE",
@@ -65,11 +64,11 @@ _KEEP: Final = "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?)"
 _FIND: Final = "SELECT value, version, session, next_child FROM nodes WHERE path = ?"
 
 Outcome = tuple[Any, set[str]]
-"""A call's result, and the paths that it changed."""
+"""Result of a call, and the paths that it changed."""
 
 
 class _SqliteRows:
-    """The table as `Rows`. Runs on the helper thread."""
+    """SQLite table as `Rows`, used on the helper thread."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._run = database.execute
@@ -96,14 +95,14 @@ class _SqliteRows:
 
 
 class _Call(NamedTuple):
-    """Something to do on the helper thread, and who waits for it."""
+    """Work for the helper thread, and the future of its result."""
 
     work: Callable[[Tree], Outcome]
     future: asyncio.Future[Any]
 
 
 class SqliteStore:
-    """A `MetadataStore`; make one with `open`."""
+    """`MetadataStore` in an SQLite file; created by `open`."""
 
     def __init__(self, database: sqlite3.Connection, tree: Tree) -> None:
         self._database = database
@@ -117,10 +116,10 @@ class SqliteStore:
         self._thread.start()
 
     @classmethod
-    async def open(cls, path: Path) -> SqliteStore:
-        """Open or make the file at `path`. Raises `ConfigurationError` when it cannot be used."""
+    async def open(cls, path: Path, *, create: bool = True) -> SqliteStore:
+        """Open the file at `path`; create it if `create`. Raises `ConfigurationError` if it cannot be used."""
         loop = asyncio.get_running_loop()
-        return cls(*await loop.run_in_executor(None, _open, path))
+        return cls(*await loop.run_in_executor(None, _open, path, create))
 
     @property
     def session_timeout_ms(self) -> int:
@@ -160,7 +159,7 @@ class SqliteStore:
         await self._call(lambda tree: tree.transact(steps, SESSION))
 
     async def sync(self) -> None:
-        """There is one session, which sees what it did."""
+        """Do nothing: the only session sees its own changes."""
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         return self._watches.watch(path, callback)
@@ -185,7 +184,9 @@ class SqliteStore:
         try:
             return await future
         finally:
-            del future  # an error in it would hold this frame, and the frame it: a circle that stays (`runtime.memory`)
+            del (
+                future
+            )  # otherwise, the error in it and this frame would reference each other (`runtime.memory`)
 
     # -- the helper thread -----------------------------------------------------------------------------
     def _work(self) -> None:
@@ -194,11 +195,11 @@ class SqliteStore:
             try:
                 self._loop.call_soon_threadsafe(self._deliver, calls, results)
             except RuntimeError:
-                break  # the loop is gone, and with it everyone who waits
+                break  # the event loop is closed, so no call waits
         self._database.close()
 
     def _take(self) -> list[_Call]:
-        """All calls that wait, at least one; none when the store closes, which comes after all calls."""
+        """Wait for at least one call and return all that are queued; an empty list means that the store was closed."""
         first = self._calls.get()
         calls = [] if first is None else [first]
         try:
@@ -213,14 +214,14 @@ class SqliteStore:
         return calls
 
     def _commit(self, calls: list[_Call]) -> list[Outcome | Exception]:
-        """Run the calls in one transaction. Its failure is the failure of each."""
+        """Run the calls in one transaction. If it fails, all calls fail."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             results = [self._run(call) for call in calls]
         except sqlite3.Error as error:
             self._roll_back()
             failed: QuireError = Unavailable(
-                f"the metadata store refused a change ({error}); nothing happened"
+                f"the metadata store refused a change ({error}); it had no effect"
             )
             return [failed] * len(calls)
         try:
@@ -235,11 +236,11 @@ class SqliteStore:
         try:
             return call.work(self._tree)
         except sqlite3.Error:
-            raise  # the transaction is broken, not this call alone
+            raise  # the whole transaction has failed, not only this call
         except QuireError as error:
             return error.with_traceback(
                 None
-            )  # as in `_call`: our frames, which it would hold, lead to the future
+            )  # for the reason stated in `_call`: the frames of the traceback refer to the future
         except Exception as error:
             return error
 
@@ -251,7 +252,7 @@ class SqliteStore:
             return False
         return True
 
-    # -- back on the loop ------------------------------------------------------------------------------
+    # -- on the event loop again ------------------------------------------------------------------------
     def _deliver(self, calls: list[_Call], results: list[Outcome | Exception]) -> None:
         for call, result in zip(calls, results, strict=True):
             if isinstance(result, Exception):
@@ -264,17 +265,17 @@ class SqliteStore:
 
 
 def look_at_file(path: Path) -> None:
-    """Refuse a path that can never be a metadata file; nothing is made. Raises `ConfigurationError`."""
-    above = next(parent for parent in path.parents if parent.exists())
-    if path.is_dir() or not above.is_dir():
-        raise ConfigurationError(
-            f"metadata file {path} cannot be made: there is a {_kind(path, above)} in its place"
-        )
+    """Refuse a path that can never be a metadata file, without creating anything. Raises `ConfigurationError`."""
     try:
+        above = next(parent for parent in path.parents if parent.exists())
+        if path.is_dir() or not above.is_dir():
+            raise ConfigurationError(
+                f"cannot create metadata file {path}: there is a {_kind(path, above)} in its place"
+            )
         if path.exists():
             with path.open("rb") as file:
                 if file.read(len(_MAGIC)) not in (b"", _MAGIC):
-                    raise ConfigurationError(f"{path} is not a metadata file; name another one")
+                    raise ConfigurationError(f"{path} is not a metadata file; use another path")
     except OSError as error:
         raise _explain(path, error) from error
 
@@ -283,9 +284,11 @@ def _kind(path: Path, above: Path) -> str:
     return "directory" if path.is_dir() else f"file {above}"
 
 
-def _open(path: Path) -> tuple[sqlite3.Connection, Tree]:
+def _open(path: Path, create: bool) -> tuple[sqlite3.Connection, Tree]:
     database = None
     try:
+        if not create and not path.exists():
+            raise ConfigurationError(f"metadata file {path} does not exist: correct the metadata URL")
         path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         _prepare(database, path)
@@ -305,11 +308,12 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     (tables,) = database.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'table'").fetchone()
     if version > FORMAT_VERSION:
         raise ConfigurationError(
-            f"{path} was written by a newer Quire (format {version}, this one knows {FORMAT_VERSION}); start that one"
+            f"{path} was written by a newer Quire (format {version}, this version supports {FORMAT_VERSION}); start "
+            "the newer version"
         )
     if version != FORMAT_VERSION and (version or tables):
         raise ConfigurationError(
-            f"{path} is not a metadata file of format {FORMAT_VERSION}; name another one"
+            f"{path} is not a metadata file of format {FORMAT_VERSION}; use another path"
         )
     database.execute("BEGIN EXCLUSIVE")
     for statement in _SCHEMA:
@@ -321,5 +325,7 @@ def _explain(path: Path, error: Exception) -> ConfigurationError:
     if isinstance(error, ConfigurationError):
         return error
     if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-        return ConfigurationError(f"metadata file {path} is in use by another process; stop that one first")
-    return ConfigurationError(f"metadata file {path} cannot be opened: {error}")
+        return ConfigurationError(
+            f"metadata file {path} is in use by another process; stop that process first"
+        )
+    return ConfigurationError(f"cannot open metadata file {path}: {error}")

@@ -1,14 +1,18 @@
-"""The metadata store: a small tree of versioned nodes, as ZooKeeper has it.
+"""Interface of the metadata store: a small tree of versioned nodes.
 
-A node has a path (`/a/b`), bytes and a version that grows by one with each put, from 0. Every change names the
-version it expects, so two writers never overwrite each other silently. An *ephemeral* node lives as long as
-the session that made it. A *watch* tells that something changed, not what: read again.
+The model is [ZooKeeper's](https://zookeeper.apache.org/doc/current/zookeeperProgrammers.html). A node has a path
+(`/a/b`), bytes and a version that grows by one with each put, from 0. Every change contains the expected version
+(compare-and-set), so two writers never overwrite each other silently. An *ephemeral* node lives as long as the session
+that created it. A *watch* reports that a node changed, but not the new value, which the watcher then reads.
 
-The outcome of a call is one of: done; refused (`NotFound`, `AlreadyExists`, `VersionConflict`, `NotEmpty`,
-`EphemeralParent`), which proves the state it names; `Unavailable`: it did not happen; `OutcomeUnknown`: it may
-have happened, read again.
+A call has one of four outcomes:
+- success;
+- a refusal (`NotFound`, `AlreadyExists`, `VersionConflict`, `NotEmpty`, `EphemeralParent`), which proves that the node
+  has this state;
+- `Unavailable`: the call had no effect;
+- `OutcomeUnknown`: the call may have had an effect, so the caller reads the node again.
 
-Parents are made as needed by `create`, so a tree needs no set-up.
+`create` also creates missing parents, so a tree needs no set-up.
 """
 
 from __future__ import annotations
@@ -23,19 +27,19 @@ from quire.runtime.errors import QuireError
 ANY_VERSION = -1
 
 CHANGE_ATTEMPTS: Final = 10
-"""How often a change is tried that others are making at the same time, before it is `Unavailable`."""
+"""Attempts of a change that conflicts with concurrent changes, before `Unavailable` is raised."""
 
 
 class NotEmpty(QuireError):
-    """A node with children cannot be deleted."""
+    """Raised when a node with children would be deleted."""
 
 
 class EphemeralParent(QuireError):
-    """An ephemeral node cannot have children."""
+    """Raised when an ephemeral node would get a child."""
 
 
 class Node(NamedTuple):
-    """A node's bytes and version. `ephemeral`: it dies with its session."""
+    """Node's bytes and version. An `ephemeral` node ends with its session."""
 
     value: bytes
     version: int
@@ -43,22 +47,23 @@ class Node(NamedTuple):
 
 
 class SessionEvent(Enum):
-    """What happened to the store's session."""
+    """Events of the store's session."""
 
     SUSPENDED = "the session is suspended"
-    """The connection is lost; the session may be over, or not. Change nothing that rests on it."""
+    """The connection is lost, and the session may have ended. Change nothing that depends on the session."""
     RESUMED = "the session is resumed"
-    """The same session goes on; its ephemeral nodes are there."""
+    """The same session continues; its ephemeral nodes exist."""
     LOST = "the session is over"
-    """The session is over; its ephemeral nodes are gone. A new session begins by itself, as soon as it can.
+    """The session has ended, and its ephemeral nodes are deleted. A new session begins automatically, as soon as
+    possible.
 
-    Until then calls are `Unavailable`; once it has begun, all watchers are told.
+    Until then, calls raise `Unavailable`. After the new session has begun, all watchers are called.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Transaction step: create `path`; refused with `AlreadyExists`."""
+    """Transaction step: create `path`. Refused with `AlreadyExists`."""
 
     path: str
     value: bytes
@@ -67,7 +72,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Transaction step: replace the bytes if the version is `version` (`ANY_VERSION`: whatever it is)."""
+    """Transaction step: replace the node's bytes if its version is `version`; `ANY_VERSION` matches any version."""
 
     path: str
     value: bytes
@@ -76,7 +81,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Transaction step: delete if the version is `version`."""
+    """Transaction step: delete the node if its version is `version`."""
 
     path: str
     version: int = ANY_VERSION
@@ -84,7 +89,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Transaction step: change nothing, but refuse the whole unless the version is `version`."""
+    """Transaction step: refuse the transaction unless the node's version is `version`; change nothing."""
 
     path: str
     version: int
@@ -92,17 +97,17 @@ class Check:
 
 @dataclass(slots=True)
 class OperationCounts:
-    """What a store was asked to do since it was opened."""
+    """Number of operations of a store since it was opened."""
 
     reads: int = 0
-    """Also those that arm a watch."""
+    """Number of reads, including those that arm a watch."""
     changes: int = 0
-    """A transaction is one."""
+    """Number of changes; a transaction counts as one."""
     watch_events: int = 0
     sessions_lost: int = 0
 
     def metrics(self) -> dict[str, float]:
-        """By their full names."""
+        """Return the counts by their full metric names."""
         return {
             "quire_metadata_reads_total": self.reads,
             "quire_metadata_changes_total": self.changes,
@@ -117,59 +122,62 @@ SessionCallback = Callable[[SessionEvent], None]
 
 
 class MetadataStore(Protocol):
-    """All methods may be called from the event loop's thread only."""
+    """Metadata store. All methods must be called from the event loop's thread."""
 
     counts: OperationCounts
 
     async def get(self, path: str) -> Node:
-        """The node at `path`. Raises `NotFound`."""
+        """Return the node at `path`. Raises `NotFound`."""
         ...
 
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """Make a node and return its path; `sequential` appends a number of ten digits that only grows.
+        """Create a node and return its path. `sequential` appends an increasing number of ten digits.
 
         Raises `AlreadyExists`.
         """
         ...
 
     async def put(self, path: str, value: bytes, version: int) -> int:
-        """Replace the bytes if the version is `version`; return the new version. `NotFound`, `VersionConflict`."""
+        """Replace the node's bytes if its version is `version`; return the new version.
+
+        Raises `NotFound`, `VersionConflict`.
+        """
         ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises `NotFound`, `VersionConflict`, `NotEmpty`."""
+        """Delete the node if its version is `version`. Raises `NotFound`, `VersionConflict`, `NotEmpty`."""
         ...
 
     async def children(self, path: str) -> list[str]:
-        """Names (not paths) of the children, sorted; empty when there is no such node."""
+        """Return the names (not paths) of the children, sorted; empty if the node does not exist."""
         ...
 
     async def transact(self, steps: Sequence[Step]) -> None:
-        """All steps or none. Raises what the first refused step would raise."""
+        """Execute all steps or none. Raises the error of the first refused step."""
         ...
 
     async def sync(self) -> None:
-        """What any session was told is done before this call is seen by reads after it."""
+        """Make later reads see all changes that any session completed before this call."""
         ...
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
-        """Call `callback(path)` on the loop after each change to the node or its list of children.
+        """Call `callback(path)` on the event loop after each change to the node or its list of children.
 
-        Persistent until the returned function is called. Changes may be merged, never lost.
+        The watch is persistent until the returned function is called. Changes may be coalesced, but never lost.
         """
         ...
 
     def on_session(self, callback: SessionCallback) -> Callable[[], None]:
-        """Call `callback(event)` on the loop for each session event, until the returned function is called."""
+        """Call `callback(event)` on the event loop for each session event, until the returned function is called."""
         ...
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long a session outlives its connection, in ms."""
+        """Time for which a session outlives its connection, in ms."""
         ...
 
     async def close(self) -> None:
-        """End the session; its ephemeral nodes go."""
+        """End the session, which deletes its ephemeral nodes."""
         ...

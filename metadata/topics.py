@@ -1,16 +1,16 @@
-"""A topic's record and its list of segments, changed only by version.
+"""A topic's record and its list of segments, changed only by compare-and-set.
 
-The node of a topic holds its newest segments and names *manifests*, immutable nodes that hold the older ones, oldest
-first; so the node stays small however long the topic grows, and each roll rewrites only the newest part. Every
-change is one transaction: the topic's node by version, the manifests that it makes, those that it drops. A changed
-manifest is a new manifest under a new name.
+The node of a topic contains its newest segments and the paths of *manifests*, immutable nodes with the older segments,
+oldest first. So the node stays small however long the topic grows, and each roll rewrites only the newest part. Every
+change is one transaction: a put of the topic's node, new manifests, and deleted ones. To change a manifest, a new
+manifest with a new name replaces it.
 
-Nothing here tries again after a `VersionConflict`: a conflict means that someone else owns the topic now, and the
-incarnation that hears it must stop. After `OutcomeUnknown`, load again and compare.
+No function here retries after a `VersionConflict`, which means that another process owns the topic now and this one
+must stop. After `OutcomeUnknown`, load the topic again and compare.
 
 A `Topic` is a snapshot: each change returns the next one.
 
-A change that must hold together with another one is given a `Commit`, which carries out its steps and others.
+A caller that needs a change to be atomic with another one passes a `Commit`, which executes the steps of both.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from quire.metadata.store import Check, Create, Delete, MetadataStore, Put, Step
 from quire.runtime.errors import CorruptionError, NotFound, Unavailable
 
 Commit = Callable[[Sequence[Step]], Awaitable[None]]
-"""Carries out all steps or none, as `MetadataStore.transact` does."""
+"""Function that executes all steps or none, like `MetadataStore.transact`."""
 
 SEGMENTS_INLINE_MAX: Final = 100
-"""Segments in the topic's own node: about 30 KiB of JSON, far below ZooKeeper's 1 MiB."""
+"""Maximum number of segments in the topic's own node: about 30 KiB of JSON, far below ZooKeeper's 1 MiB."""
 
 SEGMENTS_PER_MANIFEST: Final = 50
+"""Number of segments in a manifest; small, because a change of one segment rewrites its whole manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it was read: its node's path and version, its record, and the manifests' contents in order."""
+    """Snapshot of a topic: its node's path and version, its record, and the manifests' contents in order."""
 
     path: str
     version: int
@@ -52,7 +53,7 @@ class Topic:
         return tuple(chain(*self.older, self.record.segments))
 
     def segment(self, ledger_id: int) -> SegmentRecord:
-        """Raises `NotFound`."""
+        """Return the segment with this ledger id. Raises `NotFound`."""
         for segment in self.segments:
             if segment.ledger_id == ledger_id:
                 return segment
@@ -60,7 +61,7 @@ class Topic:
 
 
 async def load(store: MetadataStore, path: str) -> Topic:
-    """The topic at `path`, with all its segments. Raises `NotFound`, `CorruptionError`."""
+    """Load the topic at `path`, with all its segments. Raises `NotFound`, `CorruptionError`."""
     while True:
         node = await store.get(path)
         record = decode(TopicRecord, node.value, path)
@@ -69,16 +70,16 @@ async def load(store: MetadataStore, path: str) -> Topic:
         except NotFound as missing:
             if (await store.get(path)).version == node.version:
                 raise CorruptionError(
-                    f"topic {record.name} names a manifest that is missing: {missing}"
+                    f"topic {record.name} lists a manifest that does not exist: {missing}"
                 ) from None
-            continue  # the list moved on while it was being read
+            continue  # the list was changed during the read
         return Topic(path, node.version, record, tuple(older))
 
 
 async def create(
     store: MetadataStore, path: str, record: TopicRecord, atomically_with: Step | None = None
 ) -> Topic:
-    """In one transaction with `atomically_with`. Raises `AlreadyExists`; what refuses `atomically_with`."""
+    """Create a topic, in one transaction with `atomically_with`. Raises `AlreadyExists`, and that step's errors."""
     assert not record.manifests
     made = Create(path, encode(record))
     await store.transact([made] if atomically_with is None else [atomically_with, made])
@@ -86,23 +87,24 @@ async def create(
 
 
 async def delete(store: MetadataStore, topic: Topic, atomically_with: Sequence[Step] = ()) -> None:
-    """Delete the record and its manifests; the ledgers must be gone before. In one transaction with `atomically_with`.
+    """Delete a topic's record and manifests, in one transaction with `atomically_with`.
 
-    Raises `VersionConflict`, `NotFound`.
+    The caller has deleted the topic's ledgers before. Raises `VersionConflict`, `NotFound`.
     """
     manifests = [Delete(manifest) for manifest in topic.record.manifests]
     await store.transact([Delete(topic.path, topic.version), *manifests, *atomically_with])
 
 
 def being_deleted(name: object) -> Unavailable:
-    """For who meets a topic whose record is marked `deleting`, and cannot have it, or its name, before that is done."""
+    """Return the error for a topic that is marked `deleting`: neither the topic nor its name can be used yet."""
     return Unavailable(f"{name} is being deleted; try again in a moment")
 
 
 async def while_there(store: MetadataStore, path: str) -> tuple[Step, ...]:
-    """What a transaction begins with that may not outlive the topic at `path`: nothing for a topic without a record.
+    """Return steps that make a transaction fail if the topic at `path` is deleted meanwhile; () if it has no record.
 
-    So what is kept beside the record can be removed before it: once it is marked, nobody puts anything there. Raises
+    Transactions that write a topic's other nodes (policies, schemas) include these steps. So a deletion can remove
+    those nodes before the topic's record: once the record is marked `deleting`, no transaction adds one. Raises
     `Unavailable` while the topic is being deleted.
     """
     try:
@@ -116,14 +118,14 @@ async def while_there(store: MetadataStore, path: str) -> tuple[Step, ...]:
 
 
 async def update(store: MetadataStore, topic: Topic, record: TopicRecord) -> Topic:
-    """Replace everything but the segments, which are taken from `topic`."""
+    """Replace the record except its segments, which are taken from `topic`."""
     return await _save(store, topic, record, topic.older, topic.record.segments)
 
 
 async def replace_segment(
     store: MetadataStore, topic: Topic, segment: SegmentRecord, commit: Commit | None = None
 ) -> Topic:
-    """Put `segment` where the one with its ledger id is. Raises `NotFound` when there is none."""
+    """Replace the segment that has the ledger id of `segment`. Raises `NotFound` if the topic has no such segment."""
     return await change_segment(store, topic, segment.ledger_id, lambda _: segment, commit)
 
 
@@ -134,7 +136,7 @@ async def change_segment(
     change: Callable[[SegmentRecord], SegmentRecord],
     commit: Commit | None = None,
 ) -> Topic:
-    """Replace one segment by `change` of it. Raises `NotFound` when there is none."""
+    """Replace the segment `ledger_id` by `change(segment)`. Raises `NotFound` if the topic has no such segment."""
     topic.segment(ledger_id)
 
     def changed(part: tuple[SegmentRecord, ...]) -> tuple[SegmentRecord, ...]:
@@ -151,9 +153,10 @@ async def roll(
     opened: SegmentRecord,
     commit: Commit | None = None,
 ) -> Topic:
-    """In one transaction write the last segment's totals, if it is given, and add `opened` after it.
+    """Record the last segment's totals, if `sealed` is given, and add `opened` after it, in one transaction.
 
-    A last segment that is empty (`last_entry` -1) is dropped from the list: each restart would leave one.
+    If `sealed` is empty (`last_entry` -1), it is removed from the list. Otherwise, each restart would leave an empty
+    segment.
     """
     inline = topic.record.segments
     if sealed is not None:
@@ -169,14 +172,14 @@ async def roll(
 
 
 async def drop_last(store: MetadataStore, topic: Topic, commit: Commit | None = None) -> Topic:
-    """Take the last segment, which is empty, off the list. Its ledger id is remembered, for positions name it."""
+    """Remove the last segment, which is empty. Its ledger id is recorded, because positions may refer to it."""
     inline = topic.record.segments
     record = msgspec.structs.replace(topic.record, last_dropped=inline[-1].ledger_id)
     return await _save(store, topic, record, topic.older, inline[:-1], commit)
 
 
 async def trim_front(store: MetadataStore, topic: Topic, first_kept_ledger: int) -> Topic:
-    """Drop the segments before `first_kept_ledger`. Raises `NotFound` when the topic has no such segment."""
+    """Remove the segments before `first_kept_ledger`. Raises `NotFound` if the topic has no such segment."""
     topic.segment(first_kept_ledger)
     gone: set[int] = set()
     for segment in topic.segments:
@@ -203,7 +206,7 @@ async def _save(
     inline: tuple[SegmentRecord, ...],
     commit: Commit | None = None,
 ) -> Topic:
-    """One transaction from `topic` to the new lists; an unchanged manifest keeps its name."""
+    """Save the new segment lists in one transaction. The manifests of older segments that did not change are kept."""
     known = dict(zip(topic.older, topic.record.manifests, strict=True))
     names = [known.get(part) or paths.manifest(topic.path, uuid4().hex) for part in older]
     record = msgspec.structs.replace(record, segments=inline, manifests=tuple(names))

@@ -1,19 +1,19 @@
-"""The tree's rules, once, for every store that keeps the tree itself: a core over dumb rows.
+"""Rules of the tree, for every store that implements the tree itself: a core over plain rows.
 
-`Tree` knows what a put, a delete or a transaction may do and what it changes; `Rows` only finds and keeps rows:
-a dict in `memory`, a table in `sqlite`. (A ZooKeeper store needs none of this: the rules are ZooKeeper's.)
+`Tree` defines the effects of puts, deletes and transactions; `Rows` only finds and stores rows: a dict in `testing`, a
+table in `sqlite`. (A ZooKeeper store does not need it: ZooKeeper has the same rules.)
 
 The rules:
-- A new node has version 0; each put adds one. A step names the version it expects, or `ANY_VERSION`.
-- `create` makes missing parents, persistent and empty. An ephemeral node has no children.
-- A sequential name ends in its parent's counter, ten digits, which grows with each sequential child and never
-  goes back while the parent lives.
-- A node with children cannot be deleted; the checks come in this order: there, version, empty.
-- A transaction is all or nothing: what the steps before a refused one did is undone from the rows' former contents.
+- A new node has version 0; each put adds one. A step contains the expected version, or `ANY_VERSION`.
+- `create` also creates missing parents, persistent and empty. An ephemeral node has no children.
+- A sequential node's name ends in its parent's counter, as ten digits. The counter grows with each sequential child,
+  and is never reset while the parent exists.
+- A node with children cannot be deleted; the checks are in this order: existence, version, children.
+- A transaction is atomic: if a step is refused, the former contents of all changed rows are restored.
 - The session's end deletes its ephemeral nodes.
 
-Each change returns the set of paths whose watchers must hear of it: the node itself, and its parent when the
-list of children changed.
+Each change returns the paths whose watchers must be called: the node itself, and its parent if the list of children
+changed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
 
 ROOT: Final = "/"
 PERSISTENT: Final = 0
-"""The session id of a node that belongs to no session."""
+"""Session id of a node that belongs to no session."""
 
 
 class Row(NamedTuple):
-    """One node as it is kept. `next_child` is the number that its next sequential child gets."""
+    """Stored form of a node. `next_child` is the number of its next sequential child."""
 
     value: bytes
     version: int
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 class Rows(Protocol):
-    """Where rows lie. No rules here."""
+    """Storage of rows, without rules."""
 
     def find(self, path: str) -> Row | None: ...
 
@@ -65,7 +65,7 @@ class Rows(Protocol):
 
 
 def parent_of(path: str) -> str:
-    """`/a/b` -> `/a`; `/a` -> `/`."""
+    """Return the parent's path: `/a` for `/a/b`, `/` for `/a`."""
     return path.rpartition("/")[0] or ROOT
 
 
@@ -74,13 +74,13 @@ def name_of(path: str) -> str:
 
 
 def assert_path(path: str) -> None:
-    """Paths are made by `paths` only, so a wrong one is a mistake of ours, not of a peer."""
+    """Assert that a path is well formed. Only `paths` builds paths, so an invalid one is an internal error."""
     well_formed = path.startswith("/") and "//" not in path and not path.endswith("/")
-    assert path == ROOT or well_formed, f"not a path: {path!r}"
+    assert path == ROOT or well_formed, f"invalid path: {path!r}"
 
 
 class Tree:
-    """Not safe for threads: one caller at a time."""
+    """Tree over `rows`. Not thread-safe: one caller at a time."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -99,7 +99,10 @@ class Tree:
     def create(
         self, path: str, value: bytes, session: int = PERSISTENT, *, sequential: bool = False
     ) -> tuple[str, set[str]]:
-        """The node's path and what changed. `session` is `PERSISTENT` or the owner of an ephemeral node."""
+        """Create a node; return its path and the changed paths.
+
+        `session` is the id of an ephemeral node's session, or `PERSISTENT`.
+        """
         changed: set[str] = set()
         self._undo = []
         try:
@@ -110,7 +113,10 @@ class Tree:
         return path, changed
 
     def transact(self, steps: Sequence[Step], session: int) -> tuple[list[int], set[str]]:
-        """Versions after each step, and what changed. Raises what the first refused step raises."""
+        """Execute steps; return the version after each, and the changed paths.
+
+        Raises the first refused step's error.
+        """
         changed: set[str] = set()
         self._undo = []
         try:
@@ -121,7 +127,7 @@ class Tree:
         return versions, changed
 
     def end_session(self, session: int) -> set[str]:
-        """Delete the session's ephemeral nodes; return what changed."""
+        """Delete the session's ephemeral nodes; return the changed paths."""
         changed: set[str] = set()
         for path in self._rows.paths_of_session(session):
             self._rows.drop(path)

@@ -1,13 +1,19 @@
-"""The queue of under-replicated ledgers: one node per ledger that may lack copies, or blocks in them, with the reasons.
+"""Queue of under-replicated ledgers: a node for each ledger that may lack copies or blocks, with the reasons.
 
-Whoever knows puts a ledger there: who closed it narrow, a bookie or a reader that met damage, who could not delete it
-whole, and the auditor (`ledger.auditor`). The replicator (`ledger.replicator`) takes it, repairs it, and removes the
-version of the node that it read: one that was written over meanwhile is taken again, as it may tell of what happened
-after the repair. With each report the queue's own node changes, which is what listeners watch; the auditor, who works
-beside the replicator, need not tell it.
+A ledger is queued by:
+- the process that closed it, if the ledger may lack copies;
+- the process that deleted it, if a bookie missed the deletion;
+- a bookie or reader that found damage;
+- the auditor (`ledger.auditor`).
 
-The nodes lie in sixteen folders by the last digit of the id, so no list of names outgrows what a store answers at once.
-Older versions kept a record per damaged copy elsewhere (`paths.DAMAGE`): `take_over_damage` brings these in.
+The replicator (`ledger.replicator`) repairs the ledger, and removes the node if it still has the version that was read
+before. A ledger whose node was changed meanwhile is repaired again, because the new report may be newer than the
+repair. Each report also changes the queue's root node, which the replicator watches. The auditor does not change the
+root node, because it runs in the replicator's process.
+
+The nodes are in sixteen folders by the last hexadecimal digit of the ledger id, so that no list of names exceeds a
+store's limit. Older versions stored a record for each damaged copy at `paths.DAMAGE`; `take_over_damage` moves these
+records into the queue.
 """
 
 from __future__ import annotations
@@ -37,26 +43,30 @@ from quire.runtime.tasks import Tasks
 log = logging.getLogger(__name__)
 
 LAST_REPORT_S: Final = 2.0
-"""How long a process that ends waits for the store to take what it has to report."""
+"""Seconds for which a stopping process waits for the store to accept its reports."""
 
 _AGAIN_S: Final = 60.0
+"""Minimum interval in seconds between reports of the same damage."""
 _RETRY_S: Final = 5.0
+"""Delay in seconds before a report is tried again."""
 _REMEMBERED_MAX: Final = 10_000
+"""Maximum number of damage reports whose times are remembered; beyond it, all are forgotten."""
 _READ_AT_ONCE: Final = 64
+"""Number of concurrent reads of queued records."""
 
 
 async def listed(store: MetadataStore) -> AsyncIterator[int]:
-    """The ids in the queue, in sixteen operations. What is no ledger's keeps nobody from the others."""
+    """List the sixteen folders, and yield the ids of queued ledgers. Nodes with an invalid name are skipped."""
     for folder in paths.underreplicated_folders():
         for name in await store.children(folder):
             try:
                 yield int(name, 16)
             except ValueError:
-                log.warning("%s/%s is no ledger's; remove it", folder, name)
+                log.warning("%s/%s is not a ledger's node; remove it", folder, name)
 
 
 async def read(store: MetadataStore, ledger_id: int) -> tuple[UnderreplicatedRecord, int]:
-    """The ledger's record and its version. One that cannot be read gives no reasons. Raises `NotFound`."""
+    """Return the ledger's record and its version. For an invalid record, return an empty one. Raises `NotFound`."""
     path = paths.underreplicated(ledger_id)
     node = await store.get(path)
     try:
@@ -67,7 +77,7 @@ async def read(store: MetadataStore, ledger_id: int) -> tuple[UnderreplicatedRec
 
 
 async def put(store: MetadataStore, ledger_id: int, reason: str) -> None:
-    """Have the ledger in the queue, and tell nobody. Raises what the store does."""
+    """Queue the ledger, if it is not queued yet, without changing the root node. Raises the store's errors."""
     record = UnderreplicatedRecord(ledger_id=ledger_id, reasons=(reason,))
     try:
         await store.create(paths.underreplicated(ledger_id), encode(record))
@@ -78,10 +88,10 @@ async def put(store: MetadataStore, ledger_id: int, reason: str) -> None:
 async def settle(
     store: MetadataStore, record: UnderreplicatedRecord, version: int, damaged: Collection[str] = ()
 ) -> tuple[UnderreplicatedRecord, int]:
-    """Strike damage off that is mended: all but that of bookies `damaged` (UUIDs). Returns what is there now.
+    """Remove the damage reports of repaired copies. Return the current record and version.
 
-    Damage that is settled must not outlive another copy's: a bookie with a new copy would have to be left. Raises
-    `VersionConflict`, `NotFound`.
+    The copies on bookies `damaged` (UUIDs) are not repaired yet, so their reports stay. The other reports are removed
+    now, because otherwise the bookies of repaired copies would be replaced again. Raises `VersionConflict`, `NotFound`.
     """
     left = tuple(each for each in record.damage if _uuid(each) in damaged)
     if left == record.damage:
@@ -91,7 +101,7 @@ async def settle(
 
 
 async def remove(store: MetadataStore, ledger_id: int, version: int) -> None:
-    """Raises `VersionConflict` when it was written over meanwhile."""
+    """Remove the ledger from the queue. Raises `VersionConflict` if its node does not have `version` any more."""
     try:
         await store.delete(paths.underreplicated(ledger_id), version)
     except NotFound:
@@ -99,9 +109,9 @@ async def remove(store: MetadataStore, ledger_id: int, version: int) -> None:
 
 
 async def report(store: MetadataStore, new: UnderreplicatedRecord) -> bool:
-    """Put `new` into the queue, or merge it into what is there. False when just that damage was told already.
+    """Add `new` to the queue, or merge it into the existing record. Return False if its damage was reported before.
 
-    Raises `AlreadyExists`, `NotFound` or `VersionConflict` when others change the node at this moment.
+    Raises `AlreadyExists`, `NotFound` or `VersionConflict` if other processes change the node concurrently.
     """
     path = paths.underreplicated(new.ledger_id)
     try:
@@ -122,7 +132,7 @@ async def report(store: MetadataStore, new: UnderreplicatedRecord) -> bool:
 
 
 async def damage_reports(store: MetadataStore) -> dict[DamageRecord, int]:
-    """All damage that was reported and is not mended, and the version of the record that tells of it."""
+    """Return all reported damage that is not repaired, with the version of the ledger's record."""
     found: dict[DamageRecord, int] = {}
     queued = [ledger_id async for ledger_id in listed(store)]
     for first in range(0, len(queued), _READ_AT_ONCE):
@@ -133,9 +143,9 @@ async def damage_reports(store: MetadataStore) -> dict[DamageRecord, int]:
 
 
 async def take_over_damage(store: MetadataStore) -> None:
-    """Bring the reports of older versions into the queue. Raises `Unavailable`, `OutcomeUnknown`.
+    """Move the reports of older versions into the queue. Raises `Unavailable`, `OutcomeUnknown`.
 
-    One that changes at this moment is for the next time.
+    A report that is changed concurrently is moved by the next call.
     """
     for uuid in await store.children(paths.DAMAGE):
         with suppress(AlreadyExists, NotEmpty, NotFound, VersionConflict):
@@ -171,9 +181,9 @@ def _copy(damage: DamageRecord) -> tuple[str, int]:
 
 
 class Reports:
-    """Reports under-replicated ledgers, each until the store takes it, from the first one to `stop`.
+    """Reporter of under-replicated ledgers: each report is retried until the store accepts it, or until `stop`.
 
-    Damage that is met again within a minute is not reported again.
+    Damage that is found again within a minute is not reported again.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
@@ -181,26 +191,30 @@ class Reports:
         self._clock = clock
         self._tasks = Tasks("reports of under-replicated ledgers")
         self._waiting: dict[tuple[str, int], UnderreplicatedRecord] = {}
-        """By what is told (a bookie or a reason) and the ledger."""
+        """Waiting reports by source (a bookie or a reason) and ledger."""
         self._told: dict[tuple[str, int], float] = {}
         self._reporting: asyncio.Task[None] | None = None
         self.reported = 0
 
     def start(self) -> None:
-        """Nothing is to be done before there is a report."""
+        """Do nothing: the background task begins with the first report."""
 
     async def stop(self) -> None:
-        """Try a last time what the store has not taken; else it would wait for the audit of the day."""
+        """Try once more to store the waiting reports; if that fails, the daily audit will find the ledgers."""
         try:
             async with asyncio.timeout(LAST_REPORT_S if self._waiting else None):
                 while self._waiting:
                     await self._report(*next(iter(self._waiting.items())))
         except (QuireError, TimeoutError) as error:
-            log.info("%d under-replicated ledgers are not reported: %s", len(self._waiting), error)
+            log.info(
+                "%d under-replicated ledgers are not reported, an audit will find them: %s",
+                len(self._waiting),
+                error,
+            )
         await self._tasks.stop()
 
     def met(self, bookie: str, ledger_id: int, entry: int, what: str) -> None:
-        """`bookie` (str of BookieId) cannot give `entry` of a ledger that it should hold."""
+        """Report that `bookie` (str of BookieId) cannot return `entry` of the ledger, although it should have it."""
         copy, now = (bookie, ledger_id), self._clock.monotonic()
         if now - self._told.get(copy, float("-inf")) < _AGAIN_S:
             return
@@ -213,7 +227,7 @@ class Reports:
         self._add(bookie, UnderreplicatedRecord(ledger_id=ledger_id, damage=(damage,)))
 
     def may_lack(self, ledger_id: int, reason: str) -> None:
-        """Copies of the ledger may be missing, or lack blocks, or be left over. `reason` is for people."""
+        """Report that copies of the ledger may be missing, incomplete or not deleted. `reason` is for operators."""
         self._add(reason, UnderreplicatedRecord(ledger_id=ledger_id, reasons=(reason,)))
 
     def _add(self, what: str, record: UnderreplicatedRecord) -> None:
@@ -233,7 +247,10 @@ class Reports:
             self._reporting = None
 
     async def _report(self, key: tuple[str, int], record: UnderreplicatedRecord) -> None:
-        """When others change the node, it is tried again: it may be of what is repaired by now and about to go."""
+        """Store one report.
+
+        After a conflict with a change by another process, the report stays in `_waiting`, and the caller tries again.
+        """
         try:
             self.reported += await report(self._store, record)
         except (AlreadyExists, NotFound, VersionConflict):

@@ -1,7 +1,8 @@
-"""Who wants to hear of which path, and of the session: callbacks, called on the loop, merged but never lost.
+"""Watchers of paths and of the session: callbacks on the event loop, coalesced but never lost.
 
-`notify` may come several times before the loop turns; each callback then runs once per path. A callback that
-was cancelled in between is not called any more. A callback that raises is logged by the loop and hurts no other.
+If `notify` is called several times in one iteration of the event loop, each callback runs once per path. A callback
+that was cancelled meanwhile is not called. If a callback raises an exception, the event loop logs it, and the other
+callbacks still run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from quire.metadata.store import SessionCallback, SessionEvent, WatchCallback
 
 
 class Watches:
-    """The watchers of one session. All methods on the loop's thread."""
+    """Watchers of one session. All methods run on the event loop's thread."""
 
     def __init__(self) -> None:
         self._by_path: dict[str, dict[int, WatchCallback]] = {}
@@ -32,7 +33,7 @@ class Watches:
         return lambda: void(self._session.pop(token, None))
 
     def notify(self, paths: Iterable[str]) -> None:
-        """Tell the watchers of `paths`, later in this turn of the loop."""
+        """Call the watchers of `paths` in the next iteration of the event loop."""
         if not self._by_path:
             return
         loop = asyncio.get_running_loop()
@@ -43,20 +44,20 @@ class Watches:
                     loop.call_soon(self._call, path, token)
 
     def notify_session(self, event: SessionEvent) -> None:
-        """Tell all who asked for session events, later in this turn of the loop, in order."""
+        """Call all watchers of session events, in order, in the next iteration of the event loop."""
         loop = asyncio.get_running_loop()
         for token in self._session:
             loop.call_soon(self._call_session, token, event)
 
     def paths(self) -> list[str]:
-        """Every path that somebody watches."""
+        """Return every watched path."""
         return list(self._by_path)
 
     def has(self, path: str) -> bool:
         return path in self._by_path
 
     def notify_all(self) -> None:
-        """Tell every watcher: what changed meanwhile is not known."""
+        """Call every watcher, because the changed paths are unknown."""
         self.notify(self.paths())
 
     def clear(self) -> None:

@@ -1,19 +1,19 @@
-"""kazoo, held at arm's length: one connection's life, its callbacks on the loop, its exceptions in our words.
+"""Wrapper of one kazoo client: runs kazoo's callbacks on the event loop, and maps its exceptions to QuireErrors.
 
-kazoo runs each client on a thread of its own. Here every callback of kazoo does one thing: it posts to the loop, in
-the order in which the server spoke (`_Handler` leaves out kazoo's two further threads, which would lose that order).
-So a watch's event reaches the loop before the answer that shows the change.
+kazoo runs each client on its own thread. Every callback of kazoo only posts to the event loop, in the order of the
+server's messages. (`_Handler` omits kazoo's two further threads, which would lose that order.) So the event of a watch
+reaches the loop before the response to a read that returns the changed node.
 
-What kazoo does not tell is asked of its insides, at one place (`_attend_handshakes`): the time-out that the server
-granted, and when the handshake began. There too, and in `_Handler`, an attempt to connect is given up after a quarter
-of the session time-out. kazoo would wait all of it, for one server that is out of reach or that accepts before it can
-answer (as one does that is just starting); by then the session is over, although another attempt would have saved it.
+`_attend_handshakes` reads two values from kazoo's internals: the session time-out that the server granted, and the time
+when the handshake began. It and `_Handler` end a connection attempt after a quarter of the session time-out. kazoo
+would wait the whole time-out for a server that is unreachable, or that is starting and accepts connections but does not
+respond yet. Then the session would expire, although another server could have continued it.
 
-What an exception says about what was asked:
+Exceptions are mapped by the kind of request:
 
     kazoo                                          read           change
-    NoNode, NodeExists, BadVersion, NotEmpty, …    refused, and the state it names is proven
-    SessionExpired, SessionMoved, Throttled, …     Unavailable    Unavailable: the server did not take it
+    NoNode, NodeExists, BadVersion, NotEmpty, …    the matching error: it proves the node's state
+    SessionExpired, SessionMoved, Throttled, …     Unavailable    Unavailable: the server did not execute it
     NoAuth, AuthFailed, InvalidACL                 ConfigurationError
     ConnectionLoss and all others                  Unavailable    OutcomeUnknown
 """
@@ -52,12 +52,13 @@ from quire.runtime.errors import (
 from quire.runtime.tls import why_failed
 
 RECONNECT_DELAY_S_MAX: Final = 1.0
+"""Maximum delay in seconds between two connection attempts, so that a failover is short."""
 ATTEMPT_SHARE: Final = 1 / 4
 ATTEMPT_S_MIN: Final = 1.0
-"""How long an attempt to connect may take: a share of the session time-out, but at least this."""
+"""Minimum time-out of a connection attempt in seconds; for longer sessions, it is `ATTEMPT_SHARE` of their time-out."""
 
 _LOG: Final = logging.getLogger("quire.metadata.kazoo")
-_LOG.setLevel(logging.ERROR)  # the store itself tells what happens to the session
+_LOG.setLevel(logging.ERROR)  # the store itself logs the session's events
 
 _REFUSED: Final[dict[type[Exception], tuple[type[QuireError], str]]] = {
     kazoo_errors.NoNodeError: (NotFound, "there is no metadata node {}"),
@@ -84,7 +85,7 @@ _FORBIDDEN: Final = (
 
 
 class Connected(NamedTuple):
-    """A handshake that succeeded."""
+    """Successful handshake."""
 
     session_id: int
     timeout_s: float
@@ -93,7 +94,7 @@ class Connected(NamedTuple):
 
 
 class ClientListener(Protocol):
-    """What a client tells, on the loop. The store implements it."""
+    """Listener of a client, called on the event loop; `ZooKeeperConnection` implements it."""
 
     def client_connected(self, client: Client, connected: Connected) -> None: ...
 
@@ -107,7 +108,7 @@ class ClientListener(Protocol):
 
 
 class Answer(NamedTuple):
-    """What became of a request: `result`, or `error` as kazoo has it."""
+    """Outcome of a request: `result`, or kazoo's `error`."""
 
     future: asyncio.Future[Any]
     asked_at: float
@@ -116,7 +117,7 @@ class Answer(NamedTuple):
 
 
 def in_our_words(error: Exception, path: str, *, change: bool) -> QuireError:
-    """`error` of kazoo as ours; see the table."""
+    """Map an exception of kazoo to a QuireError; see the module's table."""
     refused = _REFUSED.get(type(error))
     if refused is not None:
         kind, words = refused
@@ -124,18 +125,18 @@ def in_our_words(error: Exception, path: str, *, change: bool) -> QuireError:
     name = type(error).__name__
     if isinstance(error, _FORBIDDEN):
         return ConfigurationError(
-            f"ZooKeeper forbids what was asked of {path} ({name}): the security file must have in [metadata] the user "
-            "and the password that it was made with, or mend its ACLs"
+            f"ZooKeeper denies access to {path} ({name}): the security file must contain, in [metadata], the user and "
+            "password that created the node; otherwise, correct the node's ACL"
         )
     if isinstance(error, _NOT_TAKEN) or not change:
         return Unavailable(f"the metadata store cannot be reached for {path} ({name}); try again")
     return OutcomeUnknown(
-        f"no answer to a change of metadata node {path} ({name}); read it to see what holds"
+        f"no answer to a change of metadata node {path} ({name}); read the node to see its state"
     )
 
 
 def _logging_in(login: bytes) -> dict[str, Any]:
-    """Say who we are on each connection, and let nobody else have what we make: no reading either."""
+    """Return kazoo's options for a login on each connection; created nodes are accessible only to this user."""
     user, _, password = login.decode().partition(":")
     if not user:
         return {}
@@ -146,17 +147,17 @@ def _logging_in(login: bytes) -> dict[str, Any]:
 
 
 def is_answer(error: Exception | None) -> bool:
-    """Whether the server itself has spoken."""
+    """Return whether a request's outcome is a response from the server."""
     return error is None or type(error) in _REFUSED
 
 
 def was_rolled_back(result: object) -> bool:
-    """Whether a transaction's step is innocent of the refusal of another one."""
+    """Return whether a transaction's step failed only because another step was refused."""
     return isinstance(result, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency)
 
 
 class Client:
-    """One kazoo client: it connects by itself and again whenever it must, until `end`. All calls on the loop."""
+    """kazoo client, which connects and reconnects by itself until `end`. All calls are made on the event loop."""
 
     def __init__(
         self,
@@ -166,7 +167,10 @@ class Client:
         tls: Callable[[], SSLContext] | None = None,
         login: bytes = b"",
     ) -> None:
-        """`tls` gives the context for each connection; called on kazoo's thread. `login`: USER:PASSWORD."""
+        """Start connecting. `login` is USER:PASSWORD.
+
+        `tls` returns the context for each connection; it is called on kazoo's thread.
+        """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._handshake = (session_timeout_s, 0.0)
@@ -175,7 +179,7 @@ class Client:
         self._end_lock = threading.Lock()
         self._is_ended = False
         self.was_given_up = False
-        """Its session was, or is being, ended by `give_up`."""
+        """Set when `give_up` ends the session."""
         retry = KazooRetry(
             max_tries=-1, delay=0.05, backoff=1.5, max_delay=RECONNECT_DELAY_S_MAX, max_jitter=0.3
         )
@@ -194,7 +198,7 @@ class Client:
 
     @property
     def refused(self) -> str:
-        """Why the last attempt at TLS failed, if it did."""
+        """Error of the last TLS handshake, if it failed."""
         return self._handler.refused
 
     @property
@@ -203,12 +207,12 @@ class Client:
 
     @property
     def is_dead(self) -> bool:
-        """Whether kazoo gave up for good, as after an exception that it did not expect."""
+        """True after kazoo has stopped permanently, for example after an unexpected exception."""
         thread = self._kazoo._connection._connection_routine
         return thread is not None and not thread.is_alive()
 
     def ask(self, request: Callable[[KazooClient], Any]) -> asyncio.Future[Any]:
-        """Send a request; its answer goes to the listener, with the future that this call returns."""
+        """Send a request and return a future, which the listener completes when it receives the answer."""
         future = self._loop.create_future()
         asked_at = time.monotonic()
         request(self._kazoo).rawlink(
@@ -219,23 +223,23 @@ class Client:
         return future
 
     def data_watcher(self, event: Any) -> None:
-        """Give this to kazoo as the watch of any path's data. On kazoo's thread."""
+        """Forward an event of a data watch to the listener. kazoo's thread calls this method."""
         if event.type != EventType.NONE:
             self._post(self._listener.client_watch, event.type, event.path)
 
     def child_watcher(self, event: Any) -> None:
-        """Give this to kazoo as the watch of any path's children; of a deletion the other one tells."""
+        """Forward an event of a child watch, except a deletion, which `data_watcher` forwards."""
         if event.type != EventType.DELETED:
             self.data_watcher(event)
 
     async def end(self) -> None:
-        """End the session, if the server can be told, and the thread. It takes up to the session time-out."""
+        """End the session, if a server is reachable, and stop kazoo's thread. Takes up to the session time-out."""
         if self._ending is None:
             self._ending = self._loop.run_in_executor(None, self._end)
         await asyncio.shield(self._ending)
 
     def give_up(self) -> None:
-        """End the session without the loop's help. From any thread; it returns at once."""
+        """End the session on a new thread, because the event loop is blocked. Thread-safe; returns at once."""
         self.was_given_up = True
         threading.Thread(target=self._end, name="quire-zookeeper-end", daemon=True).start()
 
@@ -247,8 +251,8 @@ class Client:
             try:
                 self._kazoo.stop()
                 self._kazoo.close()
-            except Exception as error:  # of a library in its death throes; the session ends by itself
-                _LOG.error("a ZooKeeper client did not end in good order: %r", error)
+            except Exception as error:  # the server then ends the session after its time-out
+                _LOG.error("cannot stop a ZooKeeper client: %r", error)
 
     # -- on kazoo's thread -----------------------------------------------------------------------------
     def _state_changed(self, state: str) -> None:
@@ -279,13 +283,14 @@ class Client:
         try:
             self._loop.call_soon_threadsafe(callback, self, *arguments)
         except RuntimeError:
-            pass  # the loop is closed, and with it everyone who listened
+            pass  # the event loop is closed, so there is no listener any more
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs callbacks at once, on the thread that reads the socket: they do nothing but post to the loop.
+    """kazoo handler that runs callbacks at once on the thread that reads the socket; they only post to the event loop.
 
-    TLS is ours as well: kazoo would look at no host's name, and read its files once.
+    It also implements TLS, because kazoo would not check the host's name, and would read the certificate files only
+    once.
     """
 
     def __init__(self, attempt_s: float, tls: Callable[[], SSLContext] | None) -> None:
@@ -312,10 +317,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readers: list[Any], writers: list[Any], others: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """What TLS has read and decrypted already can be read, and the system knows nothing of it.
+        """Select sockets; a TLS socket with decrypted bytes counts as readable, although `poll` does not report it.
 
-        kazoo asks for it within one answer only: the next answer of the same record would wait until another one comes.
-        And it makes an epoll each time, four times for a request, which took as long as all the rest of one.
+        kazoo reads decrypted bytes only until the end of one response. The next response in the same TLS record would
+        wait until more bytes arrive. kazoo's own handler also creates an epoll object four times per request, which
+        doubles the time of a request.
         """
         decrypted = [one for one in readers if isinstance(one, SSLSocket) and one.pending()]
         poll = select.poll()
@@ -333,7 +339,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return wake, wake
 
     def start(self) -> None:
-        """No further threads. (As `running` stays false, kazoo completes requests on the spot.)"""
+        """Start no further threads: because `running` stays false, kazoo completes requests at once."""
 
     def stop(self) -> None:
         pass

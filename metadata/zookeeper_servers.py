@@ -1,7 +1,8 @@
-"""The servers of a ZooKeeper, asked one by one how they are; a session says only that one of them answers.
+"""Status of each server of a ZooKeeper ensemble; a session proves only that one of them answers.
 
-`srvr` is the one of ZooKeeper's four-letter words that every server answers unless it was told not to. A server that is
-up and has lost the others says that it does not serve.
+The status comes from `srvr`, the only one of ZooKeeper's [four-letter
+words](https://zookeeper.apache.org/doc/current/zookeeperAdmin.html#sc_zkCommands) that is enabled by default. A server
+that has lost the quorum responds that it does not serve.
 """
 
 from __future__ import annotations
@@ -15,25 +16,26 @@ from typing import Final, NamedTuple
 from quire.metadata.zookeeper_url import parse_url
 
 ASK_S: Final = 2.0
+"""Time-out of one server's answer, in seconds."""
 ANSWER_BYTES_MAX: Final = 65_536
 _LATENCY: Final = re.compile(r"Latency min/avg/max: [\d.]+/([\d.]+)/[\d.]+")
 _WAITING: Final = re.compile(r"Outstanding: (\d+)")
 
 
 class ServerState(NamedTuple):
-    """`problem` is empty when it serves. `mode` is leader, follower, standalone, or "" where it does not say."""
+    """Status of a server. `problem` is "" if it serves. `mode` is leader, follower, standalone, or "" if unknown."""
 
     server: str
     problem: str = ""
     mode: str = ""
     latency_ms: float = 0.0
-    """The average since it started."""
+    """Average latency since the server's start."""
     waiting: int = 0
-    """Requests that it has not answered yet."""
+    """Number of requests that it has not answered yet."""
 
 
 async def look(url: str, tls: Callable[[], SSLContext] | None = None) -> Sequence[ServerState]:
-    """Every server that `url` names. Raises `ConfigurationError` for one that cannot be understood."""
+    """Return the status of every server in `url`. Raises `ConfigurationError` for an invalid URL."""
     parsed = parse_url(url)
     context = tls() if parsed.is_tls and tls is not None else None
     return await asyncio.gather(*(_look_at(server, context) for server in parsed.hosts.split(",")))
@@ -48,7 +50,7 @@ async def _look_at(server: str, tls: SSLContext | None) -> ServerState:
     except (OSError, UnicodeDecodeError) as error:
         return ServerState(server, f"it cannot be reached: {getattr(error, 'strerror', '') or error}")
     if "not currently serving" in answer:
-        return ServerState(server, "it is up and does not serve: it has lost the other servers")
+        return ServerState(server, "it is running, but does not serve: it has lost the other servers")
     mode = re.search(r"Mode: (\w+)", answer)
     latency, waiting = _LATENCY.search(answer), _WAITING.search(answer)
     return ServerState(

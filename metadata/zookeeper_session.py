@@ -1,24 +1,25 @@
-"""Is our ZooKeeper session alive, in doubt or over? A core that trusts its own clock and not the library's word.
+"""State of a ZooKeeper session (alive, in doubt, over), as a core that relies on its own clock, not on the library.
 
-    state       input                                          next        told
+    state       input                                          next        event
     CONNECTING  connected                                      CONNECTED
     CONNECTED   the connection dropped                         SUSPENDED   SUSPENDED
-    CONNECTED   nothing heard for 2/3 of the session time-out  SUSPENDED   SUSPENDED
+    CONNECTED   no answer for 2/3 of the session time-out      SUSPENDED   SUSPENDED
     SUSPENDED   connected with the same session; an answer     CONNECTED   RESUMED
     any         connected with another session                 CONNECTED   LOST (from CONNECTING: nothing)
-    any         the server says that the session expired       CONNECTING  LOST (from CONNECTING: nothing)
-    any         nothing heard for the session time-out         CONNECTING  LOST (from CONNECTING: nothing)
+    any         the server reports that the session expired    CONNECTING  LOST (from CONNECTING: nothing)
+    any         no answer for the session time-out             CONNECTING  LOST (from CONNECTING: nothing)
 
-The server ends a session when it has heard nothing of it for the time-out. What we know of that is this: it heard us
-no earlier than when we *asked* something that it answered. From there our clock runs, so we give the session up before
-anybody else can have its ephemeral nodes. The time at which the connection was seen to drop proves nothing: a hung
-server is noticed late, and by kazoo not at all while requests are being sent.
+The server ends a session when it has received nothing from it for the time-out. When a request is answered, the client
+knows only that the server received it no earlier than the client *sent* it. The client measures the time-out from when
+it sent the last answered request, so it gives the session up before another process can get the session's ephemeral
+nodes. The time when a connection drops proves nothing: a hung server is detected late, and by kazoo not at all while
+requests are being sent.
 
-After a quarter of the time-out without an answer the shell asks something for the answer's sake. That takes the place
-of ZooKeeper's own ping, at the same rate.
+After a quarter of the time-out without an answer, the shell sends a request. It replaces ZooKeeper's own ping, at the
+same rate.
 
-A session that was given up may still live on the server (a server that was away starts all time-outs anew). It must not
-be taken up again, for its holder has said that it is lost: `gave_up` names it, and the shell ends it.
+A session that was given up may still live on the server (a server that was down restarts all time-outs). It must not be
+resumed, because it was reported to its users as lost: `gave_up` contains its id, and the shell ends it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from quire.metadata.store import SessionEvent
 
 ASK_AFTER: Final = 1 / 4
 DOUBT_AFTER: Final = 2 / 3
-"""Of the session time-out, without an answer."""
+"""Time without an answer, as a share of the session time-out, after which the session is in doubt.
+
+After the share `ASK_AFTER`, the shell sends a request.
+"""
 
 
 class SessionState(Enum):
@@ -40,20 +44,23 @@ class SessionState(Enum):
 
 
 class SessionCore:
-    """See the table. Times are monotonic seconds. Each input returns the event to tell, if any."""
+    """Core of one session; see the module's table. Times are monotonic seconds.
+
+    The methods for inputs return the event to report, if any.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        """As asked for, and from the first connection on as the server granted it."""
+        """Session time-out in seconds: as requested, and after the first connection as granted by the server."""
         self.state = SessionState.CONNECTING
         self.session_id = 0
         self.gave_up = 0
-        """The session that we called lost though the server did not; 0: none."""
+        """Id of a session that this process gave up before the server did; 0 if there is none."""
         self._heard_at = 0.0
         self._asked = False
 
     def connected(self, session_id: int, timeout_s: float, asked_at: float) -> SessionEvent | None:
-        assert session_id != self.gave_up, "a session that was given up is not taken up again"
+        assert session_id != self.gave_up, "a session that was given up is not resumed"
         before, same = self.state, session_id == self.session_id
         self.state, self.session_id, self.timeout_s = SessionState.CONNECTED, session_id, timeout_s
         self.gave_up = 0
@@ -65,7 +72,7 @@ class SessionCore:
         return SessionEvent.RESUMED if before is SessionState.SUSPENDED else None
 
     def answered(self, asked_at: float) -> SessionEvent | None:
-        """The server answered what was asked at `asked_at`."""
+        """Handle the answer to a request that was sent at `asked_at`."""
         if self.state is SessionState.CONNECTING:
             return None
         self._hear(max(asked_at, self._heard_at))
@@ -96,7 +103,7 @@ class SessionCore:
         return self.dropped() if silent_s >= self.timeout_s * DOUBT_AFTER else None
 
     def should_ask(self, now: float) -> bool:
-        """Whether to ask something now; true once for each silence."""
+        """Return whether to send a request now. True once in each period without an answer."""
         due = self.state is SessionState.CONNECTED and now - self._heard_at >= self.timeout_s * ASK_AFTER
         if not due or self._asked:
             return False
@@ -104,7 +111,7 @@ class SessionCore:
         return True
 
     def wake_in(self, now: float) -> float:
-        """Seconds until `tick` or `should_ask` may have something to say, if nothing else happens."""
+        """Return the seconds until `tick` or `should_ask` may have a result, if there is no other input."""
         if self.state is SessionState.CONNECTING:
             return self.timeout_s * ASK_AFTER
         asking = self.state is SessionState.CONNECTED and not self._asked

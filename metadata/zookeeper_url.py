@@ -1,9 +1,8 @@
-"""`zk://host:port,host:port/chroot?session_timeout=10s`: which servers, below which node, for how long a silence.
+"""Format of `zk://host:port,host:port/chroot?session_timeout=10s`: servers, chroot, and session time-out.
 
-The port is 2181 where none is named. `zk+ssl://` is the same by TLS, with 2281 for 2181. The chroot is made when it is
-not there; two clusters share one ZooKeeper by different ones. `session_timeout` is how long a process may be silent
-before others take over what it owned: shorter means a faster failover, and more of them for a pause that would have
-passed.
+The default port is 2181. `zk+ssl://` uses TLS, with 2281 instead of 2181. A missing chroot is created; clusters that
+share one ZooKeeper have different chroots. `session_timeout` is the time without contact after which other processes
+may take over the leases of a process. A shorter time-out makes failovers faster, but shorter pauses then cause them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ EXAMPLE: Final = "zk://host:2181,host:2181/chroot?session_timeout=10s"
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperUrl:
-    """The parts of the URL. `chroot` is empty or begins with a slash and does not end in one."""
+    """Parts of a ZooKeeper URL. `chroot` is empty, or begins with a slash and does not end in one."""
 
     hosts: str
     chroot: str = ""
@@ -35,7 +34,7 @@ class ZooKeeperUrl:
 
 
 def parse_url(url: str) -> ZooKeeperUrl:
-    """Raises `ConfigurationError` with what to write instead."""
+    """Parse a URL. Raises `ConfigurationError`, whose message contains the correct form."""
     parts = urlsplit(url)
     hosts = ",".join(_host(url, each, PORTS[parts.scheme]) for each in parts.netloc.split(","))
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -50,14 +49,14 @@ def parse_url(url: str) -> ZooKeeperUrl:
 def _host(url: str, host: str, usual: int) -> str:
     found = _HOST.fullmatch(host)
     if found is None or not 0 < int(found["port"] or usual) < 65_536:
-        raise ConfigurationError(f"{url} does not name its servers; write {EXAMPLE}")
+        raise ConfigurationError(f"{url} has an invalid server; write {EXAMPLE}")
     return f"{found['name']}:{found['port'] or usual}"
 
 
 def _chroot(url: str, path: str) -> str:
     path = path.rstrip("/")
     if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")[1:]):
-        raise ConfigurationError(f"{url}: {path} is no path for a chroot; write {EXAMPLE}")
+        raise ConfigurationError(f"{url}: {path} is not a valid chroot; write {EXAMPLE}")
     if path.split("/")[1:2] == ["zookeeper"]:
-        raise ConfigurationError(f"{url}: /zookeeper belongs to ZooKeeper itself; take another chroot")
+        raise ConfigurationError(f"{url}: /zookeeper is reserved for ZooKeeper itself; use another chroot")
     return path

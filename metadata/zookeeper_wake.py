@@ -1,13 +1,13 @@
-"""The wake-up of kazoo's thread: a request was queued, come and send it.
+"""Wake-up of kazoo's thread after a request was queued.
 
-kazoo writes a byte into a pipe for each request and reads one for each that it sends. The pipe blocks, and it is full
-after a few hundred bytes. While ZooKeeper is away nobody reads; bytes of requests that were given up stay in it. So a
-session that is dropped as soon as it began, or the fifth one of that kind, left the asker standing in `send` until
-ZooKeeper came back: and the asker is the event loop of the whole process.
+kazoo writes a byte into a pipe for each request, and reads one for each request that it sends. The pipe is blocking,
+and full after a few hundred bytes. While ZooKeeper is down, no thread reads it, and bytes of abandoned requests stay in
+it. So the event loop could block in `send` until ZooKeeper is up again.
 
-Here wake-ups are counted, and the pipe holds one byte while there are any. kazoo needs no more: it asks whether there
-is something to read, and takes one wake-up at a time. It may take one that is not there yet, for a request is queued
-before its wake-up is sent; the wake-up then comes for nothing, which kazoo expects. There are never too few.
+This class counts wake-ups, and keeps one byte in the pipe while the count is not zero. That is enough for kazoo, which
+checks whether the pipe is readable, and reads one wake-up per request. kazoo queues a request before it sends the
+wake-up, so its thread may handle the request and read before the wake-up is sent. A wake-up without a request then
+stays in the pipe, which kazoo expects. So there may be too many wake-ups, but never too few.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 
 
 class Wake:
-    """Both ends of kazoo's pipe in one, safe to use from any thread; no call ever blocks."""
+    """Pipe for kazoo: both ends in one object, thread-safe and non-blocking."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,11 +25,11 @@ class Wake:
         self._reader, self._writer = socket.socketpair()
 
     def fileno(self) -> int:
-        """Readable while a wake-up waits; -1 when closed."""
+        """Return the file descriptor, which is readable while there are wake-ups; -1 after `close`."""
         return self._reader.fileno()
 
     def send(self, data: bytes) -> int:
-        """One wake-up more. Raises `OSError` when closed, or kazoo would leave the request unanswered."""
+        """Add a wake-up. Raises `OSError` if closed, because kazoo would otherwise leave the request unanswered."""
         with self._lock:
             if self.fileno() < 0:
                 raise OSError("the connection was closed")
@@ -47,7 +47,7 @@ class Wake:
         return b"\0"
 
     def close(self) -> None:
-        """May be called twice: kazoo closes what it takes for two ends."""
+        """Close the pipe. It may be called twice, because kazoo closes both ends."""
         with self._lock:
             self._reader.close()
             self._writer.close()

@@ -1,8 +1,9 @@
-"""Object stores: names and immutable bytes, in S3, in a directory, and in memory for tests (`testing/objects`).
+"""Stores of immutable objects by name: in S3, in a directory, and in memory for tests (`testing/objects`).
 
-Whoever keeps bytes as objects stands on this room; it knows nothing of what they mean. A name is written once, by a
-conditional upload of which at most one succeeds, and that is all the agreement that the rooms above ask of a store.
+All packages that store objects use this one, which does not interpret the objects' bytes. An object is created by a
+conditional upload: of several uploads of one name, at most one succeeds. Other packages need no other coordination by
+a store.
 
-Read in this order: `store`, which is the interface and its promises; `filesystem` and `s3`, the stores; `open`, which
-makes one from a URL; `fetched`, what was read, kept for the next who wants it.
+Read in this order: `store` (the interface and its guarantees); `filesystem` and `s3` (the stores); `open` (a store from
+its URL); `fetched` (a cache of reads).
 """

@@ -1,7 +1,7 @@
-"""What was read from an object store, kept for the next who wants it: bounded in bytes, and each read once for all.
+"""LRU cache of values read from an object store: bounded in bytes, with one fetch per key for all readers.
 
-Two readers that want the same make one fetch, and one that goes away does not end it for the other. What is fetched
-ahead waits for nobody, and takes half of the fetches at most.
+Concurrent readers of the same key share one fetch, which continues if one reader is cancelled. Read-ahead, for
+which no reader waits, begins no fetch while half of the allowed fetches are in progress.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Fetched(Generic[T]):
-    """Values by key, least recently used ones dropped first, each fetched once for all who want it."""
+    """LRU cache of fetched values by key. `size_of` returns the size of a value in bytes."""
 
     def __init__(self, bytes_max: int, size_of: Callable[[T], int]) -> None:
         self._bytes_max = bytes_max
@@ -31,25 +31,25 @@ class Fetched(Generic[T]):
         return key in self._values
 
     def get(self, key: object) -> T | None:
-        """The value, if it is here; it is then the youngest."""
+        """Return the cached value, and mark it as recently used; None if it is not cached."""
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)
         return value
 
     async def fetch(self, key: object, load: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `load()` returns, or the fetch of it that is under way. Raises what it does."""
+        """Return the result of the fetch of `key` in progress, else of `load()`. Raises the errors of `load`."""
         task = self._fetches.get(key) or self._begin(key, load)
         return await asyncio.shield(task)
 
     def fetch_ahead(self, key: object, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Begin to fetch it, if there is room for another fetch."""
+        """Begin to fetch the value of `key`, unless too many fetches are in progress."""
         busy = len(self._fetches) >= OBJECT_FETCHES_MAX // 2
         if not busy and key not in self._fetches:
             self._begin(key, load)
 
     def keep(self, key: object, value: T) -> None:
-        """Have `value` here for the next who wants it."""
+        """Cache `value` for later readers."""
         if key in self._values:
             return
         self._values[key] = value
@@ -58,7 +58,7 @@ class Fetched(Generic[T]):
             self.bytes_held -= self._size_of(self._values.popitem(last=False)[1])
 
     async def close(self) -> None:
-        """End what is on its way and forget all."""
+        """Cancel fetches and drop all values."""
         tasks = list(self._fetches.values())
         for task in tasks:
             task.cancel()
@@ -79,5 +79,5 @@ class Fetched(Generic[T]):
     def _ended(self, key: object, task: asyncio.Task[T]) -> None:
         del self._fetches[key]
         if task.cancelled() or task.exception() is not None:
-            return  # whoever waits has it; a fetch ahead that failed is tried again by the read itself
+            return  # `fetch` raises the error; after a failed read-ahead, the next `fetch` loads again
         self.keep(key, task.result())

@@ -1,21 +1,23 @@
-"""The object store in S3, or in what speaks its protocol, through boto3.
+"""Object store in S3, or in a store with the same protocol, through boto3.
 
     s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1&access_key=…&secret_key=…
 
-Without keys in the URL boto3 finds credentials where it always does (environment, `~/.aws`, the instance's role). Keys
-never reach the metadata store: the store's `url` leaves them out.
+Without keys in the URL, boto3 finds credentials in its usual places (environment, `~/.aws`, the instance's role). Keys
+never reach the metadata store: the store's `url` omits them. Set a URL with keys in the environment or a file, not on a
+command line, which is visible in the process list.
 
-An object of one part is one PUT, a larger one a multipart upload in parts of 8 MiB and more; both are conditional
-(`If-None-Match: *`), so a name is never overwritten. boto3 tries again by itself; a "taken already" after such a second
-try may be our own first one, which is why it is told as `OutcomeUnknown`.
+An object of one part is uploaded by one PUT, a larger one by a multipart upload in parts of at least 8 MiB. Both are
+conditional ([`If-None-Match: *`](https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html)), so a
+name is never overwritten. boto3 retries calls by itself. If a retry finds that the name is taken, the first attempt may
+have succeeded, so the outcome is unknown (`OutcomeUnknown`).
 
-boto3 is an optional dependency and takes half a second to import: it is imported when the first store is opened.
+boto3 is an optional dependency and takes half a second to import, so it is imported when the first store is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -29,6 +31,7 @@ from quire.runtime.errors import (
     OutcomeUnknown,
     QuireError,
     Unavailable,
+    Unreadable,
 )
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer
@@ -49,7 +52,7 @@ _MISCONFIGURED: Final = {
 
 
 class Patience(NamedTuple):
-    """How a store is called: how often at most, how long each time, how many at once."""
+    """Limits of calls to a store: attempts per call, time-out of an attempt in seconds, concurrent connections."""
 
     attempts_max: int = ATTEMPTS_MAX
     timeout_s: float = READ_TIMEOUT_S
@@ -61,7 +64,7 @@ PATIENT: Final = Patience()
 
 @dataclass(frozen=True)
 class S3Location:
-    """Where a store lies and how it is reached. `prefix` is empty or ends in `/`."""
+    """Bucket, prefix and access parameters of a store. `prefix` is empty or ends in `/`."""
 
     bucket: str
     prefix: str
@@ -73,7 +76,7 @@ class S3Location:
 
     @classmethod
     def parse(cls, url: str) -> S3Location:
-        """Raises `ConfigurationError`."""
+        """Parse a URL. Raises `ConfigurationError`."""
         parts = urlsplit(url)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         unknown = options.keys() - _OPTIONS
@@ -85,14 +88,14 @@ class S3Location:
 
     @property
     def url(self) -> str:
-        """Without credentials."""
+        """URL without credentials."""
         named = {"endpoint": self.endpoint, "region": self.region}
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in named.items() if value)
         return f"s3://{self.bucket}/{quote(self.prefix.rstrip('/'))}" + (f"?{query}" if query else "")
 
 
 class S3BlockingStore:
-    """A `BlockingStore` in an S3 bucket. Opening it makes no call; `prepare` does."""
+    """`BlockingStore` in an S3 bucket. Opening it sends no request; `prepare` does."""
 
     def __init__(self, location: S3Location, patience: Patience | None = None) -> None:
         patience = patience or PATIENT
@@ -121,16 +124,16 @@ class S3BlockingStore:
             content = self._read(name, f"bytes={offset}-{offset + length - 1}")
         if len(content) < length:
             raise CorruptionError(
-                f"an object ends before {offset + length}", self.describe(name), offset + len(content)
+                f"the object ends before byte {offset + length}", self.describe(name), offset + len(content)
             )
         if len(content) > length:
             raise CorruptionError(
-                f"{len(content)} bytes came where {length} were asked for", self.describe(name), offset
+                f"the store returned {len(content)} bytes instead of {length}", self.describe(name), offset
             )
         return content
 
     def _read(self, name: str, span: str) -> bytes:
-        """boto3 asks again for an answer that does not come, but not for one that ends in the middle."""
+        """Read a range; retry if the body ends early, because boto3 retries only failed requests."""
         import botocore.exceptions as foreign
 
         for attempt in range(1, self._attempts_max + 1):
@@ -141,14 +144,14 @@ class S3BlockingStore:
             except (foreign.BotoCoreError, foreign.HTTPClientError, OSError):
                 if attempt == self._attempts_max:
                     raise
-        raise AssertionError("it was read, or not")
+        raise AssertionError("the last attempt returns or raises")
 
     def size(self, name: str) -> int:
-        with self.mapped_errors("look at", name):
+        with self.mapped_errors("look at", name, is_head=True):
             return int(self.client.head_object(Bucket=self.bucket, Key=self.key(name))["ContentLength"])
 
     def delete(self, name: str) -> None:
-        with self.mapped_errors("delete", name, writes=True):
+        with suppress(NotFound), self.mapped_errors("delete", name, writes=True):
             self.client.delete_object(Bucket=self.bucket, Key=self.key(name))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -183,14 +186,20 @@ class S3BlockingStore:
         return f"s3://{self.bucket}/{self.key(name)}"
 
     @contextmanager
-    def mapped_errors(self, what: str, name: str, *, writes: bool = False) -> Iterator[None]:
-        """boto3's exceptions as ours. `writes`: a lost answer leaves the outcome unknown."""
+    def mapped_errors(
+        self, what: str, name: str, *, writes: bool = False, is_head: bool = False
+    ) -> Iterator[None]:
+        """Map boto3's exceptions.
+
+        `writes` is set if a lost response means an unknown outcome, `is_head` if error responses have no body.
+        """
         import botocore.exceptions as foreign
 
         try:
             yield
         except foreign.ClientError as error:
-            raise _map_answer(error.response, f"cannot {what} {self.describe(name)}", writes) from error
+            message = f"cannot {what} {self.describe(name)}"
+            raise _map_answer(error.response, message, writes=writes, is_head=is_head) from error
         except (foreign.NoCredentialsError, foreign.PartialCredentialsError) as error:
             raise ConfigurationError(f"no credentials for {self.describe(name)}: {error}") from error
         except foreign.EndpointConnectionError as error:
@@ -201,14 +210,14 @@ class S3BlockingStore:
 
 
 class S3Store(ObjectStore):
-    """A store in an S3 bucket, for the event loop."""
+    """`ObjectStore` in an S3 bucket."""
 
     def __init__(self, location: S3Location) -> None:
         super().__init__(S3BlockingStore(location))
 
 
 class _S3Upload:
-    """Holds one part back, because a single one is a plain PUT and the last one may be small."""
+    """Upload in progress. It holds each part back until the next call, because an object of one part needs a PUT."""
 
     def __init__(self, store: S3BlockingStore, name: str) -> None:
         self._store = store
@@ -245,10 +254,10 @@ class _S3Upload:
             with self._store.mapped_errors("abort", self._name):
                 self._store.client.abort_multipart_upload(**self._where, UploadId=self._upload_id)
         except QuireError:
-            pass  # `sweep` will find it
+            pass  # `sweep` aborts it later
 
     def _upload_held(self) -> None:
-        """Upload a part; nothing appears by it, so a lost answer is only `Unavailable`."""
+        """Upload the held part. The object is not visible yet, so a lost response is only `Unavailable`."""
         assert self._held is not None
         with self._store.mapped_errors("write", self._name):
             if not self._upload_id:
@@ -261,21 +270,28 @@ class _S3Upload:
         self._held = None
 
 
-def _map_answer(response: Any, message: str, writes: bool) -> QuireError:
-    """The error of ours for an answer that is one."""
+def _map_answer(response: Any, message: str, *, writes: bool, is_head: bool) -> QuireError:
+    """Map an S3 error response to a QuireError.
+
+    Only the store's own error code for a key proves absence; a proxy's 404 page means an unavailable store. If the
+    completion of an upload finds no such upload, the response to an earlier completion may have been lost; then the
+    outcome is unknown.
+    """
     code = response.get("Error", {}).get("Code", "")
     meta = response.get("ResponseMetadata", {})
     status = meta.get("HTTPStatusCode", 0)
     message = f"{message}: {code or status} {response.get('Error', {}).get('Message', '')}".rstrip()
     if code in _MISCONFIGURED:
         return ConfigurationError(message)
+    if code == "InvalidObjectState" or code.startswith("KMS."):
+        return Unreadable(message)
     if code in ("PreconditionFailed", "412"):
         return OutcomeUnknown(message) if meta.get("RetryAttempts") else AlreadyExists(message)
-    if status == 404:
+    if status == 404 and (is_head or code == "NoSuchKey"):
         return NotFound(message)
     if status == 416:
         return CorruptionError(message)
-    return OutcomeUnknown(message) if writes and status >= 500 else Unavailable(message)
+    return OutcomeUnknown(message) if writes and (status >= 500 or status == 404) else Unavailable(message)
 
 
 def _client(location: S3Location, patience: Patience) -> Any:
@@ -307,9 +323,9 @@ def _client(location: S3Location, patience: Patience) -> Any:
             config=config,
         )
     except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(f"object store {location.url} cannot be opened: {error}") from error
+        raise ConfigurationError(f"cannot open object store {location.url}: {error}") from error
 
 
 def _without_query(url: str) -> str:
-    """A URL as it may be shown: credentials are in the query."""
+    """Return a URL without its query, which contains the credentials, for display."""
     return url.partition("?")[0]

@@ -1,15 +1,17 @@
-"""The object store: names and immutable bytes, on a disk, in S3, in memory.
+"""Interface of a store of immutable objects by name: on a disk, in S3, or in memory.
 
-What holds for each: an object appears whole or not at all, under a name that is never overwritten; it is durable
-when `put` has returned; a listing shows every object whose `put` has returned.
+All stores guarantee:
 
-There are two layers. A *blocking store* (`BlockingStore`) is what a kind of store implements, in plain blocking
-calls; Spark's executors use it as it is. `ObjectStore` is the same for the event loop: it runs the calls on a few
-helper threads (or at once, for a store in memory) and streams an upload while its source is still being read.
+- An object appears completely or not at all, and is never overwritten.
+- An object is durable when `put` has returned, and all later listings contain it.
 
-Outcomes, here as everywhere: refused (`NotFound`, `AlreadyExists`, `ConfigurationError`, `DiskFull`): proven;
-`Unavailable`: it did not happen; `OutcomeUnknown`: it may have, look (`size`). A range that an object does not have
-is `CorruptionError`, for a caller asks only for what a checksummed footer told it.
+There are two layers. Each kind of store implements `BlockingStore`, whose calls block; Spark's executors use it
+directly. `ObjectStore` wraps it for the event loop: it runs the calls on a few helper threads (or at once, for a store
+in memory), and streams an upload while its source is still being read.
+
+Outcomes of a failed call: refused (`NotFound`, `AlreadyExists`, `ConfigurationError`, `DiskFull`); no effect
+(`Unavailable`); unknown (`OutcomeUnknown`; `size` shows whether the object exists). A read beyond the object's end
+raises `CorruptionError`, because callers take ranges from checksummed footers.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ log = logging.getLogger(__name__)
 
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 THREADS: Final = 8
+"""Number of helper threads of a store, which bound its concurrent calls."""
 PATIENCE_S: Final = 1.0
-"""How long a cancelled upload, and a store that is closed, wait for a call that may hang."""
+"""Seconds for which a cancelled upload, or the close of a store, waits for a call that may hang."""
 
 
 class ObjectInfo(NamedTuple):
-    """One line of a listing."""
+    """Entry of a listing."""
 
     name: str
     bytes: int
@@ -42,75 +45,79 @@ class ObjectInfo(NamedTuple):
 
 
 class Upload(Protocol):
-    """An object on its way. Nothing is visible before `finish` has returned."""
+    """Upload in progress. The object is not visible before `finish` has returned."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Append; every call but the last brings `OBJECT_PART_BYTES` or more. The parts are done with at return.
+        """Append `parts`, in every call but the last at least `OBJECT_PART_BYTES`.
 
-        Raises `Unavailable`, `DiskFull`, `ConfigurationError`: then `abort`.
+        The caller may reuse the memory of `parts` after the call. Raises `Unavailable`, `DiskFull`,
+        `ConfigurationError`; then the caller must call `abort`.
         """
         ...
 
     def finish(self) -> None:
-        """Make the object appear, durably.
+        """Make the object visible, durably.
 
-        Raises `AlreadyExists` (nothing changed), `Unavailable`, `OutcomeUnknown` (it may be there, whole).
+        Raises `AlreadyExists` (nothing changed), `Unavailable`, `OutcomeUnknown` (the complete object may exist).
         """
         ...
 
     def abort(self) -> None:
-        """Throw away what was written. Never raises; what it cannot reach is left to `sweep`."""
+        """Discard the upload. Never raises; data that cannot be deleted now are left to `sweep`."""
         ...
 
 
 class BlockingStore(Protocol):
-    """What a kind of store implements. Safe to be called from several threads."""
+    """Interface that each kind of store implements; safe for concurrent threads."""
 
     url: str
-    """Names the store in metadata, without secrets; `open_blocking(url)` opens it again."""
+    """URL of the store without secrets, for metadata; `open_blocking(url)` opens it again."""
 
     read_bytes_best: int
-    """The size of a range at which a sequential reader is served best."""
+    """Size of the range reads, in bytes, that give a sequential reader the best throughput."""
 
     def prepare(self) -> None:
-        """Make ready for uploads and prove that they are possible. `ConfigurationError`, `Unavailable`."""
+        """Prepare for uploads and verify that they are possible. Raises `ConfigurationError`, `Unavailable`."""
         ...
 
     def room_bytes(self) -> int | None:
-        """How much can be uploaded before `DiskFull`; None where nobody can tell. `Unavailable`."""
+        """Return the bytes that can be uploaded before `DiskFull`; None if unknown. Raises `Unavailable`."""
         ...
 
     def begin(self, name: str) -> Upload:
-        """Begin an upload. Whether `name` is taken shows at `finish`."""
+        """Begin an upload. Only `finish` checks whether `name` is taken."""
         ...
 
     def get_range(self, name: str, offset: int, length: int) -> Buffer:
-        """Exactly `length` bytes from `offset`; not to be changed. `NotFound`, `Unavailable`, `CorruptionError`."""
+        """Return exactly `length` bytes from `offset`, read-only.
+
+        Raises `NotFound`, `Unavailable`, `CorruptionError`.
+        """
         ...
 
     def size(self, name: str) -> int:
-        """The object's bytes. `NotFound`, `Unavailable`."""
+        """Return the object's size in bytes. Raises `NotFound`, `Unavailable`."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete; done as well when there is no such object. `Unavailable`, `OutcomeUnknown` (try again)."""
+        """Delete the object, if it exists. Raises `Unavailable`, `OutcomeUnknown` (try again)."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects whose names begin with `prefix`, by name. `Unavailable`."""
+        """Yield the objects whose names begin with `prefix`, sorted by name. Raises `Unavailable`."""
         ...
 
     def sweep(self, before_ms: int) -> int:
-        """Throw away uploads begun before `before_ms` that never ended; return how many. `Unavailable`."""
+        """Discard incomplete uploads that began before `before_ms`; return their number. Raises `Unavailable`."""
         ...
 
     def close(self) -> None: ...
 
 
 class ObjectStore:
-    """A blocking store for the event loop.
+    """Object store for the event loop.
 
-    `threads` 0 runs each call at once on the loop: for a store that does not block.
+    With `threads` 0, each call runs at once on the event loop, for a store that does not block.
     """
 
     def __init__(self, blocking: BlockingStore, *, threads: int = THREADS) -> None:
@@ -126,20 +133,23 @@ class ObjectStore:
         return self.blocking.read_bytes_best
 
     async def prepare(self) -> None:
-        """Make ready for uploads and prove that they are possible; at start. `ConfigurationError`, `Unavailable`."""
+        """Prepare for uploads and verify that they are possible. Called once, when the process starts.
+
+        Raises `ConfigurationError`, `Unavailable`.
+        """
         await self.run(self.blocking.prepare)
 
     async def room_bytes(self) -> int | None:
-        """How much can be uploaded before `DiskFull`; None where nobody can tell. `Unavailable`."""
+        """Return the bytes that can be uploaded before `DiskFull`; None if unknown. Raises `Unavailable`."""
         return await self.run(self.blocking.room_bytes)
 
     async def put(self, name: str, parts: AsyncIterable[Buffer]) -> None:
-        """Make the object `name` of `parts`, never in place of another. Uploads while `parts` is being read.
+        """Create the object `name` from `parts`, but never replace an object. Upload while `parts` is being read.
 
-        Raises `AlreadyExists`, `Unavailable`, `DiskFull`; `OutcomeUnknown`: it may be there, whole. What `parts`
-        raises, or a cancellation, throws the upload away.
+        Raises `AlreadyExists`, `Unavailable`, `DiskFull`; after `OutcomeUnknown`, the complete object may exist. An
+        error of `parts`, or a cancellation, discards the upload.
         """
-        assert NAME_PATTERN.fullmatch(name), f"not an object's name: {name!r}"
+        assert NAME_PATTERN.fullmatch(name), f"invalid object name: {name!r}"
         uploading = _Uploading(self, await self.run(lambda: self.blocking.begin(name)))
         try:
             await uploading.write_all(parts)
@@ -149,49 +159,54 @@ class ObjectStore:
             raise
 
     async def put_whole(self, name: str, parts: Sequence[Buffer]) -> None:
-        """`put` of what is all in memory, as one call on one helper thread."""
-        assert NAME_PATTERN.fullmatch(name), f"not an object's name: {name!r}"
+        """Create an object like `put`, from parts in memory, in one call on a helper thread."""
+        assert NAME_PATTERN.fullmatch(name), f"invalid object name: {name!r}"
         await self.run(lambda: put_whole(self.blocking, name, parts))
 
     async def get_range(self, name: str, offset: int, length: int) -> Buffer:
-        """Exactly `length` bytes from `offset`. `NotFound`, `Unavailable`, `CorruptionError`."""
+        """Return exactly `length` bytes from `offset`. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
         return await self.run(lambda: self.blocking.get_range(name, offset, length))
 
     async def size(self, name: str) -> int:
-        """The object's bytes. `NotFound`, `Unavailable`."""
+        """Return the object's size in bytes. Raises `NotFound`, `Unavailable`."""
         return await self.run(lambda: self.blocking.size(name))
 
     async def delete(self, name: str) -> None:
-        """Delete; done as well when there is no such object. `Unavailable`, `OutcomeUnknown` (try again)."""
+        """Delete the object, if it exists. Raises `Unavailable`, `OutcomeUnknown` (try again)."""
         await self.run(lambda: self.blocking.delete(name))
 
     async def list(self, prefix: str = "") -> list[ObjectInfo]:
-        """The objects whose names begin with `prefix`, by name. `Unavailable`."""
+        """Return the objects whose names begin with `prefix`, sorted by name. Raises `Unavailable`."""
         return await self.run(lambda: list(self.blocking.list(prefix)))
 
     async def sweep(self, before_ms: int) -> int:
-        """Throw away uploads begun before `before_ms` that never ended. `Unavailable`."""
+        """Discard incomplete uploads that began before `before_ms`. Raises `Unavailable`."""
         return await self.run(lambda: self.blocking.sweep(before_ms))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """`work()` on a helper thread, for those who read and compute in one go."""
+        """Run `work()` on a helper thread, for callers that read and compute in one step."""
         if self._threads is None:
             return work()
         return await self._threads.run(work)
 
     async def close(self) -> None:
-        """Wait for the calls under way, but not for one that hangs, then close the store."""
+        """Wait for calls in progress, up to `PATIENCE_S`, then close the store."""
         threads = self._threads
         if threads is not None:
             ended = await asyncio.get_running_loop().run_in_executor(None, threads.close, PATIENCE_S)
             if not ended:
-                log.warning("a call to %s hangs; it is not waited for any longer", self.url)
-                return  # what it works with must stay
+                log.warning("a call to object store %s hangs; closing without waiting for it", self.url)
+                return  # the call still uses the store
         self.blocking.close()
 
 
+def location_of(url: str) -> str:
+    """Return a store's URL without access parameters. Two URLs with equal locations name the same store."""
+    return url.partition("?")[0].rstrip("/")
+
+
 def put_whole(store: BlockingStore, name: str, parts: Sequence[Buffer]) -> None:
-    """Make the object `name` of `parts`; raises as `ObjectStore.put`. Blocks."""
+    """Create the object `name` from `parts`; raise the errors of `ObjectStore.put`. This call blocks its thread."""
     upload = store.begin(name)
     try:
         upload.write(parts)
@@ -202,9 +217,10 @@ def put_whole(store: BlockingStore, name: str, parts: Sequence[Buffer]) -> None:
 
 
 class _Uploading:
-    """One upload's calls, one after another, each on a helper thread; the next part is gathered meanwhile.
+    """Driver of one upload: runs its store calls one after another on helper threads, while the next part is collected.
 
-    A cancelled task leaves its call running, so `abort` waits for that first, for a while.
+    Cancelling a task does not stop the store call on its thread, so `abort` first waits for that call, for a limited
+    time.
     """
 
     def __init__(self, store: ObjectStore, upload: Upload) -> None:
@@ -229,14 +245,16 @@ class _Uploading:
         await self._ended()
 
     async def abort(self) -> None:
-        """Throw the upload away; one that hangs is left to `sweep`."""
+        """Discard the upload; leave it to `sweep` if a call hangs."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if self._running is not None:
                     await asyncio.wait([self._running])
                 await self._store.run(self._upload.abort)
         except TimeoutError:
-            log.warning("an upload to %s hangs; what is there of it goes at the next scrub", self._store.url)
+            log.warning(
+                "an upload to object store %s hangs; the next scrub removes its remains", self._store.url
+            )
 
     async def _begin(self, call: Callable[[], None]) -> None:
         await self._ended()

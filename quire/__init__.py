@@ -1,7 +1,15 @@
 """Quire: a pub-sub log with compute and storage apart.
 
-The rooms of this package are folders at the repository's root (`wire/` is `quire.wire`, and so on);
+The packages lie at the repository's root, and this folder links to them (`quire/wire` leads to `wire/`, and so on);
 `docs/architecture.md` says what each is for and in what order to read them.
 """
+
+from pathlib import Path
+
+if not (Path(__file__).parent / "wire").is_dir():
+    raise ImportError(
+        "this clone has files instead of symbolic links: run `git config core.symlinks true` "
+        "and `git checkout -- quire` in the clone (Windows needs its developer mode for that)"
+    )
 
 __version__ = "0.1.0"

@@ -1,11 +1,12 @@
-"""The metadata of a cluster, rebuilt from what bookies, logs and the archive say: `quire rescue metadata`.
+"""Rescue of a cluster's metadata after the loss of the metadata store, or of its latest records.
 
-For the day on which the metadata store is lost for good, and there is no copy of its disks. `facts` gathers what can
-be known: the labels of ledgers, by the bookies; the labels of segments and the newest copy of the metadata, by the
-archive. `wals` does so for write-ahead logs on object storage, whose records `wal_plan` tells. `ledger_plan` and
-`topic_plan` say without I/O what records follow from that, and what is lost or doubtful. `rescue` does it, in an order
-that may be interrupted anywhere and begun again: ledgers, their recovery, then all that names them, and last the word
-that the cluster is whole.
+`quire rescue metadata` runs it. The sources are labels of ledgers on bookies and in write-ahead logs, labels of
+segments in the archive, and the newest copy of the metadata. The steps may be interrupted anywhere and repeated: write
+ledgers' records, recover the ledgers, write the records that reference them, and finally mark the cluster as complete.
 
-Read in this order: `facts`, `wal_plan`, `wals`, `ledger_plan`, `ends`, `topic_plan`, `bundle_plan`, `rescue`.
+Read in this order:
+
+- sources: `facts` (bookies, archive, first and last blocks of ledgers); `wal_plan` and `wals` (write-ahead logs)
+- plans without I/O, which also list lost and doubtful data: `ledger_plan`, `topic_plan`, `bundle_plan`
+- the driver: `begin` (checks of the cluster, and the choice of a copy), then `rescue`
 """

@@ -1,8 +1,9 @@
-"""Bundles and their state logs, which hold the subscriptions: facts in, records out. No I/O.
+"""Plan of bundles and their state logs, which contain the subscriptions, from facts. No I/O.
 
-A ledger of a state log names its bundle, so bundles are known by their edges: those of the copy, and of all ledgers. A
-bundle that was split went on in the ledger that it had, as the lower part; so a ledger belongs to the bundle that
-begins where its own does. A log reads its last ledger that has a whole snapshot, and passes over the others.
+The record of a state log's ledger contains the boundaries of its bundle. So the plan takes the boundaries of bundles
+from the copy of the metadata and from all these ledgers. When a bundle is split, the lower half keeps the ledgers, so a
+ledger belongs to the planned bundle with the same lower boundary. A broker that opens a state log reads it from the
+last ledger with a complete snapshot, and skips the ledgers before it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ ALL = ("00000000", "ffffffff")
 
 @dataclass
 class BundlePlan:
-    """`namespaces` and `logs` by `tenant/namespace` and `tenant/namespace/low_high`."""
+    """Planned records: `namespaces` by `tenant/namespace`, `logs` by `tenant/namespace/low_high`."""
 
     namespaces: dict[str, NamespaceRecord] = field(default_factory=dict)
     logs: dict[str, StateLogRecord] = field(default_factory=dict)
     bare: list[str] = field(default_factory=list)
-    """Namespaces that no copy knows: they come back without policies and permissions."""
+    """Namespaces without a record in the copy: they are restored without policies and permissions."""
 
 
 def plan_bundles(
@@ -37,9 +38,10 @@ def plan_bundles(
     filled: Collection[int],
     in_use: Iterable[str],
 ) -> BundlePlan:
-    """`copied` namespaces and `listed` state logs are the copy's; `in_use` are namespaces that have topics.
+    """Plan the records of namespaces and state logs.
 
-    `filled` are ledgers that have blocks.
+    `copied` are the namespaces and `listed` the state logs in the copy of the metadata. `filled` are the ids of ledgers
+    with blocks, `in_use` the namespaces with topics.
     """
     plan = BundlePlan()
     starts: dict[str, dict[str, set[int]]] = {}
@@ -51,9 +53,9 @@ def plan_bundles(
         edges.setdefault(place, set()).update((low, high))
         starts.setdefault(place, {}).setdefault(low, set()).update(each for each in ids if each in filled)
 
-    for ledger_id, told in ledgers.ledgers.items():
-        if told.record.purpose.startswith(_PURPOSE):
-            add(told.record.purpose.removeprefix(_PURPOSE), [ledger_id])
+    for ledger_id, planned in ledgers.ledgers.items():
+        if planned.record.purpose.startswith(_PURPOSE):
+            add(planned.record.purpose.removeprefix(_PURPOSE), [ledger_id])
     for bundle, log in listed.items():
         add(bundle, log.ledgers)
     for place in sorted({*edges, *in_use}):

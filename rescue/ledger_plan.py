@@ -1,17 +1,17 @@
-"""Which ledgers there are, and what their records say: facts in, records out. No I/O.
+"""Plan of the ledgers and their records, from facts. Performs no I/O.
 
-A record is told by the ledger's label on each bookie that has blocks of it, and by the copy of the metadata. The one
-with the greatest version holds: a label is told only after the metadata store had the record, and before the first
-block to a changed ensemble. So if fewer bookies than the ack quorum are missing, somebody is here who knows of each
-fragment that a confirmed block is in. Are more missing, there may be ledgers, or later fragments, that nobody here
-knows: the plan is *blind*, and says so.
+A ledger's record is in its label on each bookie that has blocks of the ledger, and in the copy of the metadata. The
+record with the greatest version is used: a label is written after its record is in the metadata store, and before the
+first block to a changed ensemble. So if fewer bookies than the ack quorum are missing, a running bookie has the label
+of each fragment with a confirmed block. If more are missing, there may be unknown ledgers or later fragments; then the
+plan is *blind*.
 
-A tombstone on one bookie is the end of the ledger everywhere (rule 20). What a bookie has without a label, and the
-copy does not know, is *nameless*: whose it is cannot be told, which is said, too.
+A tombstone on one bookie means that the ledger was deleted everywhere (rule 20). A ledger that a bookie has without a
+label, and that is not in the copy either, is *nameless*: its topic is unknown, and it is reported.
 
-A write-ahead log on object storage is a bookie here, that is never missing: what is not in the bucket is gone. A ledger
-that a record tells of, and of which no log has a block, has *vanished*: it never had one, its tombstone went with its
-last one, or it is lost; nobody can tell which.
+A write-ahead log on object storage counts as a bookie that is never missing: an object that is not in the bucket does
+not exist. A ledger with a record, but without blocks in any log, has *vanished*: it never had blocks, its tombstone was
+deleted with its last block, or it is lost. These cases cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from quire.metadata.records import LedgerRecord, LedgerState, Storage
 from quire.wire.bookie import BookieId
 
 ACK_QUORUM = 2
-"""Where no ledger tells one: the default of settings."""
+"""Ack quorum that is assumed if no ledger is found: the default in the settings."""
 
 
 class Told(NamedTuple):
-    """A ledger's record as somebody knows it, and the version of its node."""
+    """Record of a ledger from one source, and the version of its node."""
 
     record: LedgerRecord
     version: int
@@ -37,39 +37,42 @@ class Told(NamedTuple):
 
 @dataclass
 class BookieFacts:
-    """What one bookie, or one write-ahead log, tells: the ledgers that it has blocks or fences of, those with a
-    tombstone, and its labels."""
+    """Facts from one bookie or write-ahead log: ledgers with blocks, ledgers with tombstones, and labels."""
 
     bookie: BookieId
     ledgers: set[int] = field(default_factory=set)
     deleted: set[int] = field(default_factory=set)
     labels: dict[int, Told] = field(default_factory=dict)
+    empty: set[int] = field(default_factory=set)
+    """Ledgers with a fence only: a recovery found no entry, so there is no label, and no data to restore."""
     unreadable: list[str] = field(default_factory=list)
-    """Labels that could not be read, in words."""
+    """Errors of labels that could not be read, as sentences."""
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of a log: the first and the last entry that it has of each ledger."""
+    """First and last entry of each ledger in a log; empty for a bookie."""
     is_whole: bool = True
-    """Not so of a log that is damaged: it may have more than it tells."""
+    """False for a damaged log, which may contain more ledgers."""
 
 
 @dataclass
 class LedgerPlan:
-    """`ledgers` by id, with their nodes' versions; `missing` by UUID are bookies that are not here."""
+    """Plan of all ledgers: `ledgers` has the records by ledger id, with versions; `missing` has bookies by UUID."""
 
     ledgers: dict[int, Told] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
     nameless: dict[int, str] = field(default_factory=dict)
-    """And where they lie, of those in logs."""
+    """Ids of nameless ledgers, with their positions if they are in logs."""
     vanished: set[int] = field(default_factory=set)
     missing: dict[str, BookieId] = field(default_factory=dict)
     forgetful: set[str] = field(default_factory=set)
-    """UUIDs of bookies that are here as a later incarnation than a ledger names: they may have lost what they had."""
+    """UUIDs of bookies that run as a later incarnation than in a ledger's record, so they may have lost their data."""
     blind: bool = False
     greatest_id: int = 0
+    copied: set[int] = field(default_factory=set)
+    """Ids of all ledgers in the copy of the metadata."""
 
     @property
     def open(self) -> list[int]:
-        """Those that must be recovered."""
+        """Ids of ledgers that must be recovered."""
         return sorted(
             each for each, told in self.ledgers.items() if told.record.state is not LedgerState.CLOSED
         )
@@ -78,8 +81,8 @@ class LedgerPlan:
 def plan_ledgers(
     bookies: Sequence[BookieFacts], copied: Mapping[int, Told], known: Iterable[BookieId]
 ) -> LedgerPlan:
-    """`copied` are the ledgers of the metadata's copy, `known` the bookies that it names."""
-    plan = LedgerPlan(deleted={each for bookie in bookies for each in bookie.deleted})
+    """Return the plan. `copied` are the ledgers, and `known` the bookies, in the copy of the metadata."""
+    plan = LedgerPlan(deleted={each for bookie in bookies for each in bookie.deleted}, copied=set(copied))
     best = dict(copied)
     for bookie in bookies:
         for ledger_id, told in bookie.labels.items():
@@ -99,12 +102,16 @@ def plan_ledgers(
         plan.ledgers[ledger_id] = told
     plan.nameless = {each: _where(each, bookies) for each in sorted(held - best.keys() - plan.deleted)}
     _look_who_is_missing(plan, bookies, known)
-    plan.greatest_id = max(held | plan.deleted | best.keys(), default=0)
+    empty = {each for bookie in bookies for each in bookie.empty}
+    plan.greatest_id = max(held | empty | plan.deleted | best.keys(), default=0)
     return plan
 
 
 def _on_logs(record: LedgerRecord, nodes: Iterable[BookieFacts]) -> LedgerRecord:
-    """With the ensemble changes that nobody tells of: a writer goes on in another log from its first block there."""
+    """Add ensemble changes that no label contains: a fragment for each log in which the writer continued.
+
+    The fragment begins with the ledger's first block in that log.
+    """
     spans = sorted(
         (each.spans[record.ledger_id][0], each.bookie) for each in nodes if record.ledger_id in each.spans
     )

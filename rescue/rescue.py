@@ -1,15 +1,17 @@
-"""The rebuilding itself: begin, ask, write ledgers, recover, write what names them, end.
+"""Driver of a rescue.
 
-    begin      the cluster's record says that it is being rescued: its bookies may come, brokers and gateways refuse
-    ask        `facts`; `wals`: logs on object storage get their records, and are closed; stop here where too many
-               bookies are missing to know every ledger's last fragment
-    ledgers    their records, each with a node whose version is beyond that of its labels
-    recover    what was not closed, by the protocol: fence, read, write again, close
-    the rest   topics, state logs, namespaces, policies, schemas, bookies, the next ledger's id
-    end        the cluster's record says that it is whole
+    begin      (`begin`) mark the cluster's record as being rescued: bookies may register, but other processes
+               refuse to start
+    ask        collect `facts`; restore the records of write-ahead logs, and close the logs (`wals`); stop if so
+               many bookies are missing that the last fragment of a ledger may be unknown
+    ledgers    write the ledgers' records, each in a node with a greater version than its labels
+    recover    recover ledgers that were not closed, by the protocol: fence, read, write again, close
+    the rest   write topics, state logs, namespaces, policies, schemas, bookies, the next ledger id
+    end        mark the cluster's record as complete
 
-Whoever is interrupted begins again: what is there is kept or written over with the same, and until the end nobody else
-changes the store. Nothing is written of topics while anything is lost or cannot be seen, unless loss is accepted.
+After an interruption, the rescue starts again from the beginning. It keeps existing records, or overwrites them with
+equal records, because no other process changes the store before the end. Topics are written only if nothing is lost or
+unknown, unless the operator accepts loss.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from msgspec.structs import replace
 
 from quire.ledger import states
 from quire.ledger.directory import BookieDirectory
-from quire.ledger.ledgers import IDS_PER_RANGE, Ledgers
+from quire.ledger.ids import range_of, reach_range
+from quire.ledger.ledgers import Ledgers
 from quire.metadata import paths, topics
-from quire.metadata.cluster import read_cluster
 from quire.metadata.records import (
     BookieRecord,
     ClusterRecord,
@@ -38,7 +40,7 @@ from quire.metadata.records import (
 )
 from quire.metadata.store import ANY_VERSION, Create, MetadataStore, Put, Step
 from quire.objects.store import ObjectStore
-from quire.rescue import ends, facts
+from quire.rescue import facts
 from quire.rescue.bundle_plan import BundlePlan, plan_bundles
 from quire.rescue.facts import CopyFacts, Show, in_turns
 from quire.rescue.ledger_plan import BookieFacts, LedgerPlan, Told, plan_ledgers
@@ -47,26 +49,25 @@ from quire.rescue.wals import Wals
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
     AlreadyExists,
-    ConfigurationError,
     CorruptionError,
     LostForGood,
     NotFound,
     Unavailable,
 )
 from quire.serving.names import TopicName
-from quire.tiering.metadata_copy import newest
 from quire.wire.bookie import BookieId, LedgerInfoRequest, Status
 
-_PUTS_AT_ONCE: Final = 500
 _CUTS_MAX: Final = 5
 
 
 @dataclass
 class Report:
-    """What was found, what was done, and what was not. The lists are sentences."""
+    """Result of a rescue. The lists contain sentences for the operator."""
 
     cluster: str = ""
     copy_taken_ms: int = 0
+    copy_url: str = ""
+    """URL of the restored metadata store that was used as the copy."""
     bookies: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
@@ -77,62 +78,15 @@ class Report:
     recovered: int = 0
     state_logs: int = 0
     lost: list[str] = field(default_factory=list)
-    """What is not here, or cannot be seen."""
+    """Data that are missing or unreadable."""
     doubtful: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
-    """Topics that come back without messages."""
+    """Topics that are restored without messages."""
     is_done: bool = False
 
 
-async def look_for_copy(objects: ObjectStore | None, cluster: str, report: Report) -> CopyFacts:
-    """The newest copy of the cluster's metadata in the archive; of the only one's that has some, if none is named.
-
-    Raises `Unavailable`, `CorruptionError`, `ConfigurationError`.
-    """
-    if objects is None:
-        return CopyFacts()
-    copy, damaged = await newest(objects, cluster)
-    report.doubtful += damaged
-    found = facts.take_apart(copy)
-    report.copy_taken_ms = found.taken_ms
-    return found
-
-
-async def find_begun(store: MetadataStore, url: str) -> ClusterRecord | None:
-    """The cluster whose rescue was begun in this store, None in an empty one. Raises `ConfigurationError` else."""
-    try:
-        record = await read_cluster(store)
-    except NotFound:
-        if await store.children(paths.TOPICS):
-            raise ConfigurationError(f"{url} has topics and no cluster; name an empty chroot") from None
-        return None
-    if not record.rescue_begun_ms:
-        raise ConfigurationError(
-            f"{url} holds cluster {record.uuid}, whose metadata is there: nothing is rebuilt over it; name an empty "
-            "chroot"
-        )
-    return record
-
-
-async def begin(store: MetadataStore, url: str, cluster: str, now_ms: int) -> ClusterRecord:
-    """Begin the rescue of `cluster` in an empty store, or go on with it. Raises `ConfigurationError`."""
-    record = await find_begun(store, url)
-    if record is None:
-        if not cluster:
-            raise ConfigurationError(
-                "nothing here tells which cluster it was: name it with --cluster, by the word `cluster` in a bookie's "
-                "identity.json (any UUID, where there are no bookies), or name the --archive that has a copy of its "
-                "metadata"
-            )
-        record = ClusterRecord(uuid=cluster, created_ms=now_ms, rescue_begun_ms=now_ms)
-        await store.create(paths.CLUSTER, encode(record))
-    if cluster and record.uuid != cluster:
-        raise ConfigurationError(f"{url} is being rebuilt for cluster {record.uuid}, not for {cluster}")
-    return record
-
-
 class Rescue:
-    """One run. `ledgers` must rest on `store` and `directory`; with `is_dry` nothing is written or fenced."""
+    """One run of a rescue. `ledgers` must use `store` and `directory`. With `is_dry`, nothing is written or fenced."""
 
     def __init__(
         self,
@@ -157,10 +111,10 @@ class Rescue:
         self._failed: dict[int, str] = {}
 
     async def run(self, copy: CopyFacts, objects: ObjectStore | None, report: Report) -> None:
-        """Fills `report`; `is_done` there says whether the cluster is whole now. Raises what the stores do."""
+        """Run the rescue and fill `report`; set `report.is_done` if all is restored. Raises the stores' errors."""
         archived, unreadable = Archived(), list[str]()
         if objects is not None:
-            archived, unreadable = await facts.ask_archive(objects, copy.topics, self._show)
+            archived, unreadable = await facts.ask_archive(objects, copy.topics, self._show, report.cluster)
         bookies = await facts.ask_bookies(self._directory, self._show)
         logs = await self._ask_logs(copy, report)
         known = [BookieId(each.uuid, each.incarnation) for each in copy.bookies]
@@ -169,11 +123,12 @@ class Rescue:
         report.missing = sorted(map(str, plan.missing.values()))
         report.logs = sorted(each.bookie.uuid for each in logs)
         report.doubtful += [*chain.from_iterable(each.unreadable for each in (*bookies, *logs))]
+        report.doubtful += archived.foreign
         report.lost += _unseen(plan) + unreadable
         tell_unlabelled(archived.unlabelled, copy, report)
         is_blind = plan.blind or not all(each.is_whole for each in logs)
         if report.lost and is_blind and not (self._accept_loss or self._is_dry):
-            return  # a ledger recovered by an older ensemble than its last one may end too early
+            return  # a ledger that is recovered from another ensemble than its last one may end too early
         records = await self._close_all(plan)
         report.recovered = len(plan.open)
         found = await self._look_at_all(records)
@@ -189,7 +144,7 @@ class Rescue:
 
     # -- ledgers ---------------------------------------------------------------------------------------
     async def _ask_logs(self, copy: CopyFacts, report: Report) -> list[BookieFacts]:
-        """Those on object storage, which are closed then: that ends none of their ledgers too early."""
+        """Close the write-ahead logs, and return facts about their ledgers. Closing a log truncates no ledger."""
         if self._wals is None:
             return []
         ended = {each for each, told in copy.ledgers.items() if told.record.state is LedgerState.CLOSED}
@@ -199,7 +154,7 @@ class Rescue:
         return found
 
     async def _close_all(self, plan: LedgerPlan) -> dict[int, LedgerRecord]:
-        """Write the records of all ledgers, and close them; those that cannot be closed are left out."""
+        """Write the records of all ledgers, and close the ledgers. Return the records of those that were closed."""
 
         async def close(told: Told) -> LedgerRecord | None:
             ledger_id = told.record.ledger_id
@@ -216,7 +171,10 @@ class Rescue:
         return {record.ledger_id: record for record in closed if record is not None}
 
     async def _as_if_closed(self, record: LedgerRecord) -> LedgerRecord:
-        """As it looks to somebody who does not fence: a recovery may find another end."""
+        """Return the record with the last entry that bookies report, without fencing.
+
+        A recovery may find another last entry.
+        """
         if record.state is LedgerState.CLOSED:
             return record
         last = -1
@@ -228,21 +186,23 @@ class Rescue:
         return replace(record, state=LedgerState.CLOSED, last_entry=last)
 
     async def _write_ledger(self, told: Told) -> None:
-        """The node's version goes beyond that of every label, so that later labels are newer than those."""
+        """Write the record with a greater version than all labels, so that later labels are newer."""
         path, value = paths.ledger(told.record.ledger_id), encode(told.record)
         steps: list[Step] = [Create(path, value)]
         steps += [Put(path, value, ANY_VERSION) for _ in range(told.version + 1)]
         try:
             await self._store.transact(steps)
         except AlreadyExists:
-            pass  # an interrupted run wrote it, and may have recovered it since
+            pass  # an interrupted run wrote the record, and may have recovered the ledger since
 
     async def _look_at_all(self, records: dict[int, LedgerRecord]) -> dict[int, End]:
         async def look(record: LedgerRecord) -> tuple[int, End | None]:
             try:
                 if record.purpose.startswith("topic:"):
-                    return record.ledger_id, await ends.look(self._ledgers, record)
-                return record.ledger_id, ends.EMPTY._replace(last_entry=record.last_entry, bytes=record.bytes)
+                    return record.ledger_id, await facts.end_of(self._ledgers, record)
+                return record.ledger_id, facts.EMPTY_END._replace(
+                    last_entry=record.last_entry, bytes=record.bytes
+                )
             except (Unavailable, LostForGood, CorruptionError, NotFound) as error:
                 self._failed[record.ledger_id] = str(error)
                 return record.ledger_id, None
@@ -259,20 +219,20 @@ class Rescue:
         records: dict[int, LedgerRecord],
         found: dict[int, End],
     ) -> tuple[TopicPlan, dict[int, End]]:
-        """A ledger that a recovery found to end behind the beginning of the next one is cut."""
+        """Plan the topics' segments, and shorten recovered ledgers whose entries overlap the next segment's."""
         for _ in range(_CUTS_MAX):
             rebuilt = plan_topics(copy.topics, archived, plan, found, self._clock.now_ms())
             over = {each: index for each, index in overlaps(rebuilt).items() if each in found}
             if not over:
                 return rebuilt, found
             for ledger_id, index in over.items():
-                end = await ends.look_before(self._ledgers, records[ledger_id], found[ledger_id], index)
+                end = await facts.end_before(self._ledgers, records[ledger_id], found[ledger_id], index)
                 found[ledger_id] = end
                 records[ledger_id] = replace(records[ledger_id], last_entry=end.last_entry)
                 if not self._is_dry:
                     await self._put(paths.ledger(ledger_id), records[ledger_id])
         raise CorruptionError(
-            "the segments of topics overlap in a way that no cut ends; this is a mistake of ours"
+            "internal error: topics' segments still overlap after all cuts; no topic was written"
         )
 
     def _plan_bundles(
@@ -296,7 +256,7 @@ class Rescue:
         report.lost += rebuilt.lost
         report.doubtful += rebuilt.doubtful
         report.doubtful += [
-            f"namespace {each} comes back without its policies and permissions, which no copy has"
+            f"namespace {each} is restored without policies and permissions, because no copy has them"
             for each in bundles.bare
         ]
 
@@ -321,7 +281,7 @@ class Rescue:
         await self._write_bookies(copy, plan)
         ids = [plan.greatest_id, *(label.segment.ledger_id for label in archived.labels)]
         ids += [segment.ledger_id for topic in rebuilt.topics.values() for segment in topic.segments]
-        await self._reach_range(max(max(ids) // IDS_PER_RANGE + 1, copy.id_ranges))
+        await reach_range(self._store, max(range_of(max(ids)), copy.id_ranges))
         cluster = await self._store.get(paths.CLUSTER)
         whole = replace(decode(ClusterRecord, cluster.value, paths.CLUSTER), rescue_begun_ms=0)
         await self._store.put(paths.CLUSTER, encode(whole), cluster.version)
@@ -339,29 +299,19 @@ class Rescue:
         await self._put(path, replace(topic.record, segments=tuple(segments), manifests=tuple(manifests)))
 
     async def _write_bookies(self, copy: CopyFacts, plan: LedgerPlan) -> None:
-        """Those that are not here are members all the same: they may come back, and repair knows what they had."""
+        """Write the records of all bookies, including missing ones: they may come back, or repair replaces them."""
         known = {record.uuid: record for record in copy.bookies}
         for uuid, bookie in plan.missing.items():
             record = known.get(uuid, BookieRecord(uuid=uuid, incarnation=bookie.incarnation))
             if not await _is_there(self._store, paths.bookie(uuid)):
                 await self._put(paths.bookie(uuid), record)
 
-    async def _reach_range(self, wanted: int) -> None:
-        """No new ledger gets an id that one has, or had: the node's version counts the ranges of ids given out."""
-        try:
-            await self._store.create(paths.LEDGER_IDS, b"")
-        except AlreadyExists:
-            pass
-        while (left := wanted - (await self._store.get(paths.LEDGER_IDS)).version) > 0:
-            puts = min(left, _PUTS_AT_ONCE)
-            await self._store.transact([Put(paths.LEDGER_IDS, b"", ANY_VERSION)] * puts)
-
     async def _put(self, path: str, record: Record) -> None:
         await _set(self._store, path, encode(record))
 
 
 async def _set(store: MetadataStore, path: str, value: bytes) -> None:
-    """Whatever was there."""
+    """Create or overwrite a node."""
     try:
         await store.create(path, value)
     except AlreadyExists:
@@ -379,8 +329,11 @@ async def _is_there(store: MetadataStore, path: str) -> bool:
 
 
 def tell_unlabelled(names: list[str], copy: CopyFacts, report: Report) -> None:
-    """A label is put before its segment is recorded: beside a copy that does not name it, such an object is garbage."""
-    told = [f"object {name} has no label: whose segment it is cannot be told" for name in names]
+    """Report archive objects without a label: as doubtful if a copy of the metadata exists, else as lost.
+
+    Labels are written before the records of their objects, so an object without a label was probably never recorded.
+    """
+    told = [f"object {name} has no label: its topic is unknown" for name in names]
     if copy.taken_ms:
         report.doubtful += told
     else:
@@ -388,22 +341,22 @@ def tell_unlabelled(names: list[str], copy: CopyFacts, report: Report) -> None:
 
 
 def _unseen(plan: LedgerPlan) -> list[str]:
-    """What stands in the way of knowing all ledgers."""
+    """Return the reasons why ledgers may be unknown."""
     found = []
     if plan.blind:
         away = [
             *map(str, plan.missing.values()),
-            *(f"{each}, which lost what it had," for each in plan.forgetful),
+            *(f"{each}, which lost its data," for each in plan.forgetful),
         ]
         found.append(
-            f"{' and '.join(sorted(away))} may have what nobody else knows, for they are as many as the ack quorum: "
-            "start them"
+            f"{' and '.join(sorted(away))} may have the only labels of some ledgers, because they are at least "
+            "as many as the ack quorum: start them"
         )
     if plan.nameless:
         told = [f"{each} ({where})" if where else str(each) for each, where in plan.nameless.items()]
         shown = ", ".join(told[:20]) + (" …" if len(told) > 20 else "")
         found.append(
-            f"{len(told)} ledgers have no label, and no copy of the metadata knows them, so that nobody can tell whose "
-            f"they are: {shown}"
+            f"{len(told)} ledgers have neither a label nor a record in a copy of the metadata, so their topics are "
+            f"unknown: {shown}"
         )
     return found

@@ -1,19 +1,26 @@
-"""Which topics there are, and the segments of each: facts in, records out. No I/O.
+"""Plan of the topics and their segments, from facts. Performs no I/O.
 
-A topic's segments are ledgers by ascending id, and the first block of each says which message of the topic it begins
-with. So the list can be told without one: ledgers by their labels, archived segments by theirs, and both are proven by
-the message indexes, which must go on from segment to segment.
+A topic's segments are ledgers by ascending id, and the first block of each has the index of its first message. So the
+list is rebuilt from the labels of ledgers and of archived segments, and checked by the message indexes, which must be
+contiguous from segment to segment.
 
-| what is known of a ledger | becomes |
+| facts about a ledger | result |
 |---|---|
-| closed on bookies, with blocks | a sealed segment, on the bookies |
-| an object of the archive with its label, or named by the copy | a sealed segment, in the archive |
+| closed on bookies, with blocks | a sealed segment on the bookies |
+| an object in the archive, with its label or in the copy's records | a sealed segment in the archive |
 | both | a sealed segment that is archived and not released yet |
-| an end beyond the beginning of the next one | cut: what lies behind was never acknowledged there (`overlaps`) |
-| an end before the beginning of the next one | a gap: messages are missing, and told |
-| nothing but a name in the copy | trimmed where it has a tombstone, was in the archive alone or vanished; else lost |
-| another generation than its topic's newest | what the deletion of a former topic of that name left; passed over |
-| archived alone, and an end beyond the beginning of the next one | the same, for such an end is exact; told |
+| it ends after the beginning of the next one | cut there, because later messages were never acknowledged (`overlaps`) |
+| it ends before the beginning of the next one | a gap: missing messages are reported |
+| only a record in the copy | trimmed if it has a tombstone, was only in the archive, or vanished; else lost |
+| another generation than its topic's | a ledger of a former topic with this name: skipped and reported |
+| archived only, and it ends after the beginning of the next one | the same, because the end of an object is exact |
+| several objects in the archive | the object that was recorded last, by its count of uploads |
+
+A topic that was deleted and created again has another *generation*, and clocks do not order the two. The generation is
+
+1. that of the ledger with the greatest id that is not in the copy of the metadata, because it began after the copy,
+2. else the generation in the copy, if the copy has segments of the topic, or a ledger has this generation,
+3. else that of the ledger with the greatest id on bookies or in logs, else in the archive.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ _PURPOSE = "topic:"
 
 
 class End(NamedTuple):
-    """A closed ledger as its first and last block tell it. `end_index` is that of the message behind its last one."""
+    """Facts from the first and last block of a closed ledger. `end_index` is the index after its last message."""
 
     last_entry: int
     first_index: int
@@ -46,16 +53,18 @@ class End(NamedTuple):
 
 @dataclass
 class Archived:
-    """What the archive has: names of all segment objects, and the labels that could be read."""
+    """Facts from the archive: names of all segment objects, and those of their labels that are readable."""
 
     objects: set[str] = field(default_factory=set)
     labels: list[SegmentLabel] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)
-    """Objects without a label that the copy does not name either."""
+    """Objects without a label that are not in the copy's records."""
+    foreign: list[str] = field(default_factory=list)
+    """Objects of other clusters, as sentences."""
 
 
 class Copied(NamedTuple):
-    """A topic as the copy of the metadata has it."""
+    """Topic in the copy of the metadata."""
 
     record: TopicRecord
     segments: Sequence[SegmentRecord]
@@ -63,13 +72,13 @@ class Copied(NamedTuple):
 
 @dataclass
 class TopicPlan:
-    """`topics` by name. `lost` and `doubtful` are sentences."""
+    """Plan of all topics: `topics` by name; `lost` and `doubtful` contain sentences for the operator."""
 
     topics: dict[str, Copied] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
-    """Topics without a message."""
+    """Topics without messages."""
 
     @property
     def segments(self) -> int:
@@ -87,17 +96,16 @@ def plan_topics(
     ends: Mapping[int, End],
     now_ms: int,
 ) -> TopicPlan:
-    """`ends` has the closed ledgers that could be read."""
+    """Return the plan. `ends` has the ends of the closed ledgers that could be read, by ledger id."""
     plan = TopicPlan()
     by_topic: dict[str, set[int]] = {name: set() for name in copied}
     for ledger_id, told in ledgers.ledgers.items():
         if told.record.purpose.startswith(_PURPOSE):
             by_topic.setdefault(told.record.purpose.removeprefix(_PURPOSE), set()).add(ledger_id)
-    labels = {
-        label.segment.ledger_id: label
-        for label in archived.labels
-        if _is_there(label.segment, archived.objects)
-    }
+    labels: dict[int, SegmentLabel] = {}
+    for label in sorted(archived.labels, key=_recorded_last):
+        if _is_there(label.segment, archived.objects):
+            labels[label.segment.ledger_id] = label
     for label in labels.values():
         by_topic.setdefault(label.topic, set()).add(label.segment.ledger_id)
     for name, ids in sorted(by_topic.items()):
@@ -113,12 +121,18 @@ def plan_topics(
     return plan
 
 
+def _recorded_last(label: SegmentLabel) -> tuple[int, str]:
+    """Sort key by which the object that was recorded last is the greatest."""
+    pointer = label.segment.archive
+    return (pointer.upload, pointer.name) if pointer is not None else (-1, "")
+
+
 def _is_there(segment: SegmentRecord, objects: Collection[str]) -> bool:
     return segment.archive is not None and segment.archive.name in objects
 
 
 class _Topic:
-    """One topic that is no parent of partitions."""
+    """One topic that is not partitioned, or one partition."""
 
     def __init__(
         self,
@@ -142,8 +156,15 @@ class _Topic:
         )
 
     def build(self, ids: set[int], plan: TopicPlan) -> None:
-        """Put the topic into `plan`, unless it was deleted."""
+        """Add the topic to `plan`, unless it was deleted."""
         generation = self._generation(ids)
+        if self._before is not None and generation != self._before.record.generation:
+            plan.doubtful.append(
+                f"{self._name} was deleted and created again after the copy of the metadata: its properties and its "
+                f"{len(self._copied)} segments in the copy are skipped"
+            )
+            ids -= self._copied.keys()
+            self._before, self._copied = None, {}
         known = (self._segment(each, generation, plan) for each in sorted(ids))
         segments = self._without_former([segment for segment in known if segment is not None], plan)
         if not segments and self._before is None:
@@ -153,12 +174,20 @@ class _Topic:
             if missing > 0:
                 at = one.first_index + one.messages
                 plan.lost.append(f"{missing} messages of {self._name}, from message {at} on")
+        if not generation:
+            plan.doubtful.append(
+                f"{self._name} gets a new generation, because its labels in the archive are of a version without "
+                "generations: its subscriptions and deduplication state are not restored"
+            )
         if not any(segment.messages for segment in segments):
             plan.empty.append(self._name)
         plan.topics[self._name] = Copied(self._record(generation, ids, segments), segments)
 
     def _without_former(self, segments: list[SegmentRecord], plan: TopicPlan) -> list[SegmentRecord]:
-        """Those that are in the archive alone have no generation, but an end that is exact."""
+        """Drop archived segments that end after the next segment begins: they belong to former topics.
+
+        They may have no generation, but their end is exact.
+        """
         kept: list[SegmentRecord] = []
         for segment in reversed(segments):
             if (
@@ -168,7 +197,7 @@ class _Topic:
             ):
                 plan.doubtful.append(
                     f"segment {segment.ledger_id} of {self._name} in the archive, with {segment.messages} messages, is "
-                    f"passed over: segment {kept[-1].ledger_id} begins before its end, so it is of a former topic of "
+                    f"skipped: segment {kept[-1].ledger_id} begins before its end, so it belongs to a former topic of "
                     "that name"
                 )
             else:
@@ -176,16 +205,49 @@ class _Topic:
         return kept[::-1]
 
     def _generation(self, ids: Iterable[int]) -> int:
-        """The newest that anything of it tells."""
-        told = [
-            self._ledgers.ledgers[each].record.generation for each in ids if each in self._ledgers.ledgers
-        ]
-        return max([*told, self._before.record.generation if self._before is not None else 0])
+        """Return the topic's generation by the module's rules; 0 if no source has a generation."""
+        held = {
+            each: self._ledgers.ledgers[each].record.generation
+            for each in ids
+            if each in self._ledgers.ledgers
+        }
+        held = {each: generation for each, generation in held.items() if generation}
+        if self._before is not None:
+            copied = self._before.record.generation
+            later = held.keys() - self._ledgers.copied - self._copied.keys()
+            if later := {each for each in later if held[each] != copied}:
+                return held[max(later)]
+            if self._copied or copied in held.values():
+                return copied
+        archived = {each: self._labels[each].generation for each in ids if each in self._labels}
+        archived = {each: generation for each, generation in archived.items() if generation}
+        known = held or archived
+        if known:
+            return known[max(known)]
+        return self._before.record.generation if self._before is not None else 0
+
+    def _is_former(self, ledger_id: int, generation: int, plan: TopicPlan) -> bool:
+        """Return whether the ledger belongs to a former topic with this name; report it unless it is empty."""
+        told, label = self._ledgers.ledgers.get(ledger_id), self._labels.get(ledger_id)
+        its, messages = 0, 0
+        if label is not None:
+            its, messages = label.generation, label.segment.messages
+        if told is not None:
+            its, end = told.record.generation or its, self._ends.get(ledger_id)
+            messages = end.end_index - end.first_index if end is not None else messages
+        if its in (0, generation):
+            return False
+        if messages:
+            plan.doubtful.append(
+                f"ledger {ledger_id} of {self._name} with {messages} messages is skipped: it belongs to a former topic "
+                f"of that name, of generation {its}, not {generation}"
+            )
+        return True
 
     def _segment(self, ledger_id: int, generation: int, plan: TopicPlan) -> SegmentRecord | None:
-        told = self._ledgers.ledgers.get(ledger_id)
-        if told is not None and told.record.generation not in (0, generation):
+        if self._is_former(ledger_id, generation, plan):
             return None
+        told = self._ledgers.ledgers.get(ledger_id)
         known, label = self._copied.get(ledger_id), self._labels.get(ledger_id)
         pointer = self._pointer(known, label)
         sealed = (
@@ -222,17 +284,18 @@ class _Topic:
         )
 
     def _pointer(self, known: SegmentRecord | None, label: SegmentLabel | None) -> ArchivePointer | None:
-        if known is not None and _is_there(known, self._objects):
-            return known.archive
-        return label.segment.archive if label is not None else None
+        """Return the pointer to the segment's object that was recorded last; None without an object."""
+        found = [known.archive] if known is not None and _is_there(known, self._objects) else []
+        found += [label.segment.archive] if label is not None else []
+        return max((one for one in found if one is not None), key=lambda one: one.upload, default=None)
 
     def _tell_gone(self, ledger_id: int, known: SegmentRecord | None, plan: TopicPlan) -> None:
         if ledger_id in self._ledgers.deleted or known is None or not known.is_sealed:
-            return  # what cannot be read though its label is here was told of as a ledger
+            return  # an unreadable ledger with a label was reported with the ledgers
         if ledger_id in self._ledgers.vanished:
             plan.doubtful.append(
-                f"segment {ledger_id} of {self._name} with {known.messages} messages is in no write-ahead log any "
-                "more: it was deleted, or it is lost"
+                f"segment {ledger_id} of {self._name} with {known.messages} messages is in no write-ahead log: it was "
+                "deleted, or it is lost"
             )
             return
         if known.on_bookies or known.archive is None:
@@ -246,9 +309,10 @@ class _Topic:
     def _record(self, generation: int, ids: set[int], segments: Sequence[SegmentRecord]) -> TopicRecord:
         dropped = max((each for each in ids if not segments or each > segments[-1].ledger_id), default=-1)
         if self._before is None:
+            created = [segment.created_ms for segment in segments if segment.created_ms]
             return TopicRecord(
                 name=self._name,
-                created_ms=generation,
+                created_ms=min(created, default=self._now_ms),
                 generation=generation or self._now_ms,
                 last_dropped=dropped,
             )
@@ -267,7 +331,7 @@ class _Topic:
 
 
 def overlaps(plan: TopicPlan) -> dict[int, int]:
-    """Ledgers that end beyond the beginning of the next segment, and the index that they must end before."""
+    """Return the ledgers that end after the next segment begins, each with the index before which it must end."""
     return {
         one.ledger_id: behind.first_index
         for topic in plan.topics.values()
@@ -277,7 +341,7 @@ def overlaps(plan: TopicPlan) -> dict[int, int]:
 
 
 def _add_parents(plan: TopicPlan, now_ms: int) -> None:
-    """A partition's parent has a record of its own; one that the copy does not know has as many as are here."""
+    """Add records of partitioned topics; a topic that is not in the copy gets as many partitions as were found."""
     extents: dict[TopicName, int] = {}
     for name in plan.topics:
         topic = TopicName.parse(name)
@@ -290,7 +354,7 @@ def _add_parents(plan: TopicPlan, now_ms: int) -> None:
                 TopicRecord(name=str(parent), partitions=extent, created_ms=now_ms, generation=now_ms), ()
             )
             plan.doubtful.append(
-                f"{parent} gets {extent} partitions, for no other is known; it may have had more"
+                f"{parent} is restored with {extent} partitions, all that were found; it may have had more"
             )
         elif before.record.partitions:
             partitions = max(before.record.extent, extent)

@@ -1,22 +1,22 @@
-"""The records of write-ahead logs on object storage, from what lies in the bucket: facts in, records out. No I/O.
+"""Plan of write-ahead logs: their records, rebuilt from facts about the objects in the bucket. No I/O.
 
-A record says where data objects begin that are in no set (the trim point), which catalogue counts, and where the log
-ends. The end is found by closing the log, as ever. The rest is told by the objects:
+A record has the first data object that no set covers (the trim point), the current catalogue, and the end of the log.
+The end is found by closing the log, as usual. The rest follows from the objects:
 
-| what lies there | says |
+| object | conclusion |
 |---|---|
-| a catalogue whose sets are all there | what lies below the end of its last set is in them, or was deleted |
-| several of them | the one counts that reaches furthest; of those the one with the fewest sets: others were garbage |
-| a catalogue that is rotten, or has a part of its sets | damage: then all sets count, by what they say of themselves |
-| the last data object | the trim point when it was cut, and up to where all was durable |
-| a fence, or an end that the copy knows | all before it was durable |
-| a tombstone in any catalogue | the end of its ledger |
+| a catalogue whose sets all exist | all blocks before the end of its last set are in its sets, or were deleted |
+| several such catalogues | the current one ends last; if several do, it has the fewest sets: others were garbage |
+| a catalogue that is damaged, or lacks some of its sets | damage: then all existing sets count, by their headers |
+| the last data object | the trim point when it was cut, and the number up to which all objects were durable |
+| a fence, or an end in the copy | all objects before it were durable |
+| a tombstone in any catalogue | its ledger was deleted |
 
-A catalogue that was written and that no record named yet counts as well: its sets had been read back.
+A catalogue that no record named yet counts as well, because its sets had been read back before it was written.
 
-Where all objects from the trim point on are gone up to one that was durable, nothing in them was alive when the log was
-trimmed, or they are lost: that is *doubtful*, and message indexes tell (`topic_plan`). Any other hole is for the close
-to judge.
+If all objects from the trim point up to a durable one are missing, either they had no live block when the log was
+trimmed, or they are lost. That is *doubtful*: the message indexes show whether messages are missing (`topic_plan`).
+Closing the log detects any other gap.
 """
 
 from __future__ import annotations
@@ -33,53 +33,53 @@ from quire.wal.wal_object import Catalogue, Header, SetEntry
 
 @dataclass
 class WalFacts:
-    """`sizes`: all objects of the log by name, in bytes. `last`: the header of its last data object, if it is whole."""
+    """Objects of one log: `sizes` of all by name, in bytes; `last` is the header of its last data object, if valid."""
 
     uuid: str
     sizes: dict[str, int] = field(default_factory=dict)
     last: Header | None = None
     catalogues: dict[str, tuple[Catalogue, int]] = field(default_factory=dict)
-    """By name, with their checksums."""
+    """Catalogues by name, with their checksums."""
     unreadable: list[str] = field(default_factory=list)
-    """Catalogues that are damaged, in words."""
+    """Errors of damaged catalogues."""
 
     @property
     def has_blocks(self) -> bool:
-        """Something else than a fence lies there."""
+        """True if there is an object other than a fence."""
         return any(size != wal_object.FENCE_BYTES for size in self.sizes.values())
 
     @property
     def tombstones(self) -> dict[int, int]:
-        """Of any catalogue: ledgers that were deleted, and the versions."""
+        """Tombstones in all catalogues: the version of the record by ledger id."""
         return {
             key: version for one, _ in self.catalogues.values() for key, version in one.tombstones.items()
         }
 
     @property
     def numbers(self) -> list[int]:
-        """Of its data objects and fences, sorted."""
+        """Sequence numbers of data objects and fences, sorted."""
         return sorted(seq for seq in map(wal_object.seq_of, self.sizes) if seq is not None)
 
     def is_fence(self, seq: int) -> bool:
         return self.sizes[wal_object.data_name(self.uuid, seq)] == wal_object.FENCE_BYTES
 
     def lacks(self, catalogue: Catalogue) -> list[str]:
-        """Sets of a catalogue that are not there as it names them."""
+        """Return the names of a catalogue's sets that are missing, or have another size."""
         return [each.name for each in catalogue.sets if self.sizes.get(each.name) != each.bytes]
 
 
 @dataclass
 class WalPlan:
-    """`record` is None where nothing is left of the log."""
+    """Plan of one log. `record` is None if nothing of the log remains."""
 
     record: WalRecord | None
     damage: list[str] = field(default_factory=list)
-    """What is wrong with its catalogues: then one is to be made of its sets."""
+    """Damage of the log's catalogues. If there is any, a new catalogue is created from the existing sets."""
     doubtful: list[str] = field(default_factory=list)
 
 
 def plan_wal(facts: WalFacts, copied: WalRecord | None, store: str) -> WalPlan:
-    """`copied` is the copy's record of the log; `store` the URL of the bucket, without secrets."""
+    """Plan the record of a log. `copied` is its record in the copy, `store` the URL of the bucket, without secrets."""
     if not facts.has_blocks and (copied is None or copied.state is WalState.CLOSED):
         return WalPlan(None)
     plan, name = WalPlan(None), _choose(facts)
@@ -91,8 +91,8 @@ def plan_wal(facts: WalFacts, copied: WalRecord | None, store: str) -> WalPlan:
     begin = min((seq for seq in facts.numbers if trim_seq <= seq <= durable), default=durable)
     if begin > trim_seq:
         plan.doubtful.append(
-            f"objects {trim_seq} to {begin - 1} of WAL {record.uuid} are gone, and no set has what they held: all of "
-            "it had been deleted, or it is lost"
+            f"objects {trim_seq} to {begin - 1} of WAL {record.uuid} are missing, and no set has their blocks: either "
+            "all blocks had been deleted, or they are lost"
         )
         trim_seq = begin
     plan.record = replace(record, store=store, trim_seq=trim_seq, catalogue=name, catalogue_crc=crc)
@@ -100,20 +100,20 @@ def plan_wal(facts: WalFacts, copied: WalRecord | None, store: str) -> WalPlan:
 
 
 def of_all_sets(facts: WalFacts, sets: Sequence[SetEntry]) -> Catalogue:
-    """For a log whose catalogues are damaged: one of all sets that are there, and of all tombstones that are known."""
+    """Return a catalogue of all existing sets and known tombstones, for a log with damaged catalogues."""
     return Catalogue(tuple(sorted(sets, key=lambda each: (each.first_seq, each.name))), facts.tombstones)
 
 
 def _choose(facts: WalFacts) -> str:
-    """Name of the catalogue that counts; empty where none does."""
+    """Return the name of the current catalogue; "" without one."""
     whole = {name: one for name, (one, _) in facts.catalogues.items() if not facts.lacks(one)}
     return max(whole, key=lambda name: (_behind(whole[name]), -len(whole[name].sets)), default="")
 
 
 def _look_for_sets(facts: WalFacts, chosen: Catalogue, plan: WalPlan) -> None:
-    """A set that is gone is damage where the catalogue that names it has others that are there, and no other has them.
+    """Report missing sets: as damage, if their catalogue has existing sets that are not in the chosen catalogue.
 
-    Else it went when its ledgers were deleted, and then its catalogue was to go; or both are of no use any more.
+    Otherwise, they are doubtful: a set was deleted with its ledgers before its catalogue, or the catalogue is obsolete.
     """
     plan.damage += facts.unreadable
     for name, (catalogue, _) in facts.catalogues.items():
@@ -122,16 +122,16 @@ def _look_for_sets(facts: WalFacts, chosen: Catalogue, plan: WalPlan) -> None:
             continue
         left = {each.name for each in catalogue.sets} - {*gone, *(each.name for each in chosen.sets)}
         told = plan.damage if left else plan.doubtful
-        told += [f"object {each} is not there, which {name} names" for each in gone]
+        told += [f"object {each} of catalogue {name} is missing" for each in gone]
 
 
 def _behind(catalogue: Catalogue) -> int:
-    """The object behind the last that its sets cover."""
+    """Return the sequence number after the last data object that the sets of a catalogue cover."""
     return max((each.last_seq + 1 for each in catalogue.sets), default=0)
 
 
 def _durable_below(facts: WalFacts, record: WalRecord) -> int:
-    """Below it all was durable once."""
+    """Return the sequence number below which all data objects have been durable."""
     if record.state is WalState.CLOSED:
         return record.end_seq
     fence = next((seq for seq in facts.numbers if facts.is_fence(seq)), 0)

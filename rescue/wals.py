@@ -1,7 +1,7 @@
-"""The write-ahead logs of a cluster, in their bucket: their records are made anew, they are closed, and then asked.
+"""Rescue of write-ahead logs: rebuild their records from the bucket, close the logs, and read their ledgers.
 
-Closing is the product's own (`wal.closing`): a writer that should live after all loses its log, as in any takeover. A
-dry run makes records in a store of its own, and sees of an open log what lies there up to the first hole.
+Logs are closed as in a takeover (`wal.closing`), which fences a writer that is still alive. A dry run creates records
+in a separate store, and reads an open log up to its first gap.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from quire.wire.bookie import BookieId
 
 
 class Wals:
-    """Those that `directory` leads to. `lost` and `doubtful` are sentences about the logs themselves."""
+    """Write-ahead logs of the cluster. `lost` and `doubtful` contain sentences about damage of the logs."""
 
     def __init__(
         self, directory: WalDirectory, show: Show, *, accept_loss: bool = False, is_dry: bool = False
@@ -53,9 +53,9 @@ class Wals:
         self.doubtful: list[str] = []
 
     async def ask(self, copied: Mapping[str, WalRecord], known: Collection[int]) -> list[BookieFacts]:
-        """What all logs hold, when all are closed. `known`: ledgers whose labels have nothing new to say.
+        """Close all logs and return facts about their ledgers. `known` are ledgers whose labels need not be read.
 
-        Raises what the stores do, and `ConfigurationError` for a bucket that has none of the logs of the copy.
+        Raises the stores' errors, and `ConfigurationError` for a bucket without logs if the copy names logs.
         """
         listed: dict[str, dict[str, int]] = {uuid: {} for uuid in copied}
         for info in await self._list():
@@ -64,8 +64,8 @@ class Wals:
             listed.values()
         ):
             raise ConfigurationError(
-                f"{self._objects.url} has no write-ahead log, and the copy of the metadata names {len(copied)}: name "
-                "the store with --wal as brokers have it"
+                f"{self._objects.url} has no write-ahead log, but the copy of the metadata lists {len(copied)}: "
+                "use the same --wal as the brokers"
             )
 
         async def ask(uuid: str) -> BookieFacts | None:
@@ -80,7 +80,7 @@ class Wals:
     async def _ask(
         self, facts: WalFacts, copied: WalRecord | None, known: Collection[int]
     ) -> BookieFacts | None:
-        """None where nothing is left of it."""
+        """Restore the record of one WAL, close the WAL, and return its facts; None if it needs no record."""
         await self._learn(facts)
         store = self._objects.url.partition("?")[0]
         plan = plan_wal(facts, copied, store)
@@ -96,13 +96,13 @@ class Wals:
         try:
             await self._metadata.create(paths.wal(facts.uuid), encode(plan.record))
         except AlreadyExists:
-            pass  # an interrupted run made it, and may have closed it since
+            pass  # an interrupted run created the record, and may have closed the log
         is_closed = await self._close(facts.uuid)
         return await self._hold(facts, known, is_closed)
 
     # -- its record --------------------------------------------------------------------------------------
     async def _learn(self, facts: WalFacts) -> None:
-        """Read its catalogues, and the header of its last data object."""
+        """Read the log's catalogues, and the header of its last data object."""
         for name in facts.sizes:
             if name.rpartition("/")[2].startswith("sets-"):
                 content = await self._read(name, 0, facts.sizes[name])
@@ -118,14 +118,14 @@ class Wals:
                 content = await self._read(name, 0, wal_object.HEADER_BYTES)
                 facts.last = wal_object.header_of(content, facts.uuid, data[-1])
             except CorruptionError:
-                pass  # the close finds it, and says so
+                pass  # closing the log reports the damage
 
     async def _read(self, name: str, offset: int, size: int) -> bytes:
         read = partial(self._objects.get_range, name, offset, size)
         return bytes(await until_answered(read, f"read of {name}"))
 
     async def _write_catalogue(self, facts: WalFacts) -> None:
-        """In place of those that are damaged; `facts` has no other after it."""
+        """Write a catalogue that replaces the damaged ones, and make it the only one in `facts`."""
         sets = []
         for name, size in facts.sizes.items():
             if name.rpartition("/")[2].startswith("set-"):
@@ -145,25 +145,18 @@ class Wals:
         facts.unreadable.clear()
 
     async def _close(self, uuid: str) -> bool:
-        """Whether it is closed, or need not be."""
+        """Close the log. Return False if it is damaged; in a dry run do nothing, and return True."""
         if self._is_dry:
             return True
         context = self._directory.context
         try:
-            await close_wal(
-                self._objects,
-                self._metadata,
-                context.clock,
-                uuid,
-                context.broker,
-                accept_loss=self._accept_loss,
-            )
+            await close_wal(context, uuid, accept_loss=self._accept_loss)
         except WalDamaged as error:
             self.lost.append(str(error))
             return False
         return True
 
-    # -- what it holds -----------------------------------------------------------------------------------
+    # -- its ledgers -------------------------------------------------------------------------------------
     async def _hold(self, facts: WalFacts, known: Collection[int], is_whole: bool) -> BookieFacts:
         log = _id(facts.uuid)
         found = BookieFacts(log, is_whole=is_whole)
@@ -171,7 +164,7 @@ class Wals:
         assert isinstance(port, ForeignWal), "no log of this process"
         view = port.view
         if why := await self._why_unread(view):
-            self.lost.append(f"{log.uuid} cannot be read: {why}")
+            self.lost.append(f"cannot read {log.uuid}: {why}")
             found.is_whole = False
             return found
         there = {each for each in view.index.ledgers() if not view.is_deleted(each)}
@@ -195,7 +188,7 @@ class Wals:
         return found
 
     async def _why_unread(self, view: View) -> str:
-        """Empty once it is read. A store that does not answer looks as one that lacks an object: it is asked again."""
+        """Read the view, with retries if the store is unavailable. Return the error, or "" on success."""
         for _ in range(ATTEMPTS):
             try:
                 await view.refresh()
@@ -209,7 +202,10 @@ class Wals:
         return why
 
     async def bury(self, logs: Sequence[BookieFacts], deleted: Collection[int]) -> None:
-        """Lay the tombstones that a log lacks: another has them, or they waited in the store that is lost."""
+        """Write the tombstones of `deleted` ledgers that are still in a log.
+
+        They were in another log, or were pending in the lost metadata store.
+        """
         for log in logs:
             uuid = log.bookie.uuid.removeprefix("wal-")
             for ledger_id in sorted(log.ledgers.intersection(deleted)):

@@ -1,14 +1,15 @@
-"""The ports through which Quire reaches the world: clock, disk, network, tasks, settings, the process's memory.
+"""Access to the operating system: clock, disk, network, tasks, settings, the process's memory.
 
-Nothing here knows what a ledger or a topic is. Every core takes what it needs of the world from a port of
-this room, so that a test, or a whole simulated cluster, can put another world in its place.
+This package does not know ledgers or topics. Cores and their shells use the clock, the disk and the network only
+through ports of this package, so that a test, or a simulation of a whole cluster, can replace them.
 
-Read in this order: `errors`, `limits`, `transitions` (tables of states), `clock`, `budget`, `token_bucket` (of rates),
-`request_rate` (of a connection), `disk`, `network`, `tls` (of a client), `credentials` (of one as well), `rest` (a
-broker, asked over HTTP), `metrics` (what they are), `metric_table` (all of them), `metric_docs` (the page of them),
-`exposition` (their text), `probes` (`/health`, `/metrics`), `telemetry` (OpenTelemetry), `http_door` (connections to
-`/metrics` and REST), `other_sites` (whose pages ask nothing here), `tasks`, `turn` (its end), `slices`, `threads`
-(for calls that may hang), `watchdog`, `redaction` (of secrets), `settings`, `slow` (operations that take long), `log`,
-`findings` (what is wrong, what to change), `machine` (whether it is fit), `member` (a process, as it tells of itself),
-`memory`, `weak` (callbacks that keep nobody).
+Read in this order: `errors`, `limits`, `transitions` (tables of states), `clock`, `disk`, `network`, the throttles
+(`budget` of bytes, `semaphore`, `token_bucket` with its `rate_queue`; their callers wait in a `waiting` queue, which is
+a `fair_queue`), `tls` (of a client), `credentials` (of a client), `rest` (a client of a broker's REST interface),
+`metrics` (kinds and values), `metric_table` (all metrics), `metric_docs` (their page), `exposition` (their text),
+`probes` (`/health`, `/metrics`), `telemetry` (OpenTelemetry), `sources` (connections by their networks), `http_room`
+(memory for answers), `http_headers`, `http_server` (connections to `/metrics` and REST), `csrf`, `tasks`, `turn`
+(callbacks at the end of an iteration of the event loop), `slices` (of long work), `threads` (for calls that may hang),
+`watchdog`, `redaction` (of secrets), `settings`, `slow` (slow operations), `log`, `findings` (faults and advice),
+`machine` (checks of the machine), `member` (a process's report), `memory`, `weak` (weak callbacks).
 """

@@ -1,7 +1,7 @@
-"""Time, as cores see it: wall clock for what is written down, monotonic for what is measured.
+"""Clocks: wall clock for recorded times, monotonic clock for durations.
 
-A core never asks the operating system; it is handed a `Clock`. `SystemClock` is the real one, `ManualClock`
-stands still until a test moves it.
+A core never reads the operating system's clock; its caller passes a `Clock`. `SystemClock` is the real one.
+`ManualClock` advances only when a test calls it.
 """
 
 import time
@@ -10,19 +10,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """Source of time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch. May jump."""
+        """Return milliseconds since the Unix epoch. NTP or an operator may step them forward or back."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment. Never goes back."""
+        """Return seconds since an arbitrary moment; they never decrease."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The operating system's clocks."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -32,7 +32,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: `advance_ms`."""
+    """Clock for tests, which advances only by `advance_ms` and `step_ms`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -50,7 +50,11 @@ class ManualClock:
         self._now_ms += ms
         self._elapsed_ms += ms
 
+    def step_ms(self, ms: int) -> None:
+        """Step only the wall clock, forward or back, as NTP does."""
+        self._now_ms += ms
+
 
 def iso_time(time_ms: int) -> str:
-    """Wall clock ms as Pulsar writes times."""
+    """Format a wall clock time in Pulsar's format (ISO 8601, UTC)."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

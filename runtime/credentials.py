@@ -1,7 +1,7 @@
-"""What a client presents to be let in: a token, or a user and a password; in REST and in the binary protocol.
+"""Credentials of a client, a token or a user and a password, for REST and the binary protocol.
 
-Secrets are read from files whenever they are presented, so they may be renewed; they are in no text that is printed,
-and no flag takes one, for the command lines of processes are seen by all of a machine.
+Secrets are read from files for each use, so they may be renewed. They are never printed, and no flag accepts one,
+because all users of a machine can see the command lines of its processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECRET_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class Credentials:
-    """Nothing, or one of the two; a token itself or its file."""
+    """A token, or a user with a password, or neither. A token is given as text, or in a file."""
 
     token: str = field(default="", repr=False)
     token_file: str = ""
@@ -28,16 +28,19 @@ class Credentials:
 
     @property
     def method(self) -> str:
-        """As CONNECT names it. Raises `ConfigurationError` for what cannot be presented together."""
+        """Return the name of the authentication method in CONNECT.
+
+        Raises `ConfigurationError` for an invalid combination.
+        """
         has_token = bool(self.token or self.token_file)
         if has_token and self.user:
-            raise ConfigurationError("present either a token or a user and a password")
+            raise ConfigurationError("set either a token or a user and a password, not both")
         if bool(self.user) != bool(self.password_file):
-            raise ConfigurationError("a user needs a password_file, and a password_file a user")
+            raise ConfigurationError("user and password_file must be set together")
         return "token" if has_token else "basic" if self.user else "none"
 
     def data(self) -> bytes:
-        """What CONNECT carries. Raises `ConfigurationError` when a file cannot be read."""
+        """Return the credentials for CONNECT. Raises `ConfigurationError` if a file is unreadable."""
         match self.method:
             case "token":
                 return self.token.encode() or _secret_in(self.token_file)
@@ -46,7 +49,7 @@ class Credentials:
         return b""
 
     def headers(self) -> Mapping[str, str]:
-        """What a request of REST carries. Raises as `data`."""
+        """Return the headers of an HTTP request. Raises `ConfigurationError` if a file is unreadable."""
         match self.method:
             case "token":
                 return {"Authorization": f"Bearer {self.data().decode(errors='replace')}"}
@@ -57,11 +60,14 @@ class Credentials:
 
 NOBODY: Final = Credentials()
 OPTIONS: Final = ("token_file", "user", "password_file")
-"""What users are asked for by options and flags."""
+"""Names of the options and flags that set credentials."""
 
 
 def given_or_of_environment(given: Mapping[str, str]) -> Credentials:
-    """Those of `OPTIONS` in `given`; when it has none of them, QUIRE_TOKEN or QUIRE_TOKEN_FILE and the like."""
+    """Return the credentials in `given`.
+
+    If `given` has none of `OPTIONS`, return those in the environment (QUIRE_TOKEN, QUIRE_TOKEN_FILE and so on).
+    """
     found = {name: given[name] for name in OPTIONS if given.get(name)}
     if not found:
         found = {name: os.environ.get(f"QUIRE_{name.upper()}", "") for name in ("token", *OPTIONS)}
@@ -69,12 +75,12 @@ def given_or_of_environment(given: Mapping[str, str]) -> Credentials:
 
 
 def _secret_in(path: str) -> bytes:
-    """What is in a file, without the end of the line."""
+    """Return the only line of a file."""
     try:
         with open(path, "rb") as file:
             raw = file.read(SECRET_BYTES_MAX + 1).strip()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
     if not raw or len(raw) > SECRET_BYTES_MAX or b"\n" in raw or b"\r" in raw:
-        raise ConfigurationError(f"{path} must have one line, with the token or the password alone")
+        raise ConfigurationError(f"{path} must contain exactly one line, the token or the password")
     return raw

@@ -1,25 +1,26 @@
-"""The disk, as storage code sees it: one directory tree, files written and read in whole pages, and threads.
+"""Disk access for storage code: a directory tree, files with direct I/O in whole pages, and helper threads.
 
-`Disk` is one directory tree; names are relative to its root, with `/` between parts. `File` is one open file.
-Both block: they are called from helper threads (`Worker`), or in a start-up that has nothing else to do.
+`Disk` is one directory tree; names are relative to its root, with `/` between parts. `File` is one open file. Their
+methods block, so call them on helper threads (`Worker`), or during start-up.
 
-Bytes go past the page cache (`O_DIRECT`) where the filesystem allows it: fresh page cache costs seconds of CPU
-per GiB, and dirty pages of one file make the fdatasync of another take a tenth of a second. So every offset and
-length is a multiple of `PAGE_BYTES` and buffers come from `aligned_buffer`. Where a filesystem refuses direct
-I/O the same calls go through the page cache. What holds in both cases, and in `testing.disk.SimulatedDisk`:
+I/O bypasses the page cache (`O_DIRECT`) if the filesystem supports it: filling page cache costs seconds of CPU per GiB,
+and dirty pages of one file delay the fdatasync of another by 100 ms. So every offset and length is a multiple of
+`PAGE_BYTES` and buffers come from `aligned_buffer`. On a filesystem without direct I/O, the same calls use the page
+cache. In both cases, and in `testing.disk.SimulatedDisk`:
 
-- A write is durable after `sync`, or when it was made with `durable=True` and returned (one system call,
-  RWF_DSYNC). Until then a crash keeps, drops or tears it, in units of 512 bytes.
-- `allocate` reserves room: later writes inside it do not fail for want of space. Unwritten room reads as zeros.
-- A name (create, rename, remove) is durable after `sync_directory` of the directory it is in.
-- After a failed `sync` or durable write nobody knows what is on disk: the caller must not try again and
-  believe the second answer.
+- A write is durable after `sync`, or when a call with `durable=True` returns (one system call, RWF_DSYNC). Before that,
+  a crash may keep, drop or tear it, in units of 512 bytes.
+- `allocate` reserves space: later writes within it do not fail with ENOSPC. Unwritten space reads as zeros.
+- A create, rename or remove is durable after `sync_directory` of its directory.
+- After a failed `sync` or durable write, the contents of the disk are unknown: a successful retry proves nothing
+  ([fsyncgate](https://wiki.postgresql.org/wiki/Fsync_Errors)).
 
-Errors: `DiskFull` (nothing was promised), `NotFound` (no such name), `ConfigurationError` (permission, or locked by
-another process), `DiskError` (all else; the bytes' fate is unknown). Each names file and, for I/O, offset.
+Errors: `DiskFull` (no durability was promised), `NotFound` (no such name), `ConfigurationError` (permission denied, or
+locked by another process), `DiskError` (all others; the bytes may or may not be written). Each contains the file and,
+for I/O, the offset.
 
-A `Worker` runs blocking work elsewhere and tells the event loop when it is done: `DiskThread` is one thread with
-a queue, so its works run one after another.
+A `Worker` runs blocking work on another thread, and calls back on the event loop. `DiskThread` is one thread with a
+queue, so it runs its work in order.
 """
 
 from __future__ import annotations
@@ -48,31 +49,34 @@ log = logging.getLogger(__name__)
 
 
 class Space(NamedTuple):
-    """Room of the filesystem that a disk lies on, in bytes; `free_bytes` is what we may still use."""
+    """Size of a disk's filesystem, and its space available to this process, in bytes."""
 
     total_bytes: int
     free_bytes: int
 
 
 class File(Protocol):
-    """An open file. Offsets and lengths are multiples of `PAGE_BYTES`."""
+    """An open file, implemented by `_RealFile`. Offsets and lengths are multiples of `PAGE_BYTES`."""
 
     name: str
 
     def write(self, buffer: Buffer, offset: int, *, durable: bool = False) -> None:
-        """Write all of `buffer` (from `aligned_buffer`) at `offset`. `DiskFull`, `DiskError`."""
+        """Write all of `buffer` (from `aligned_buffer`) at `offset`. Raises `DiskFull`, `DiskError`."""
         ...
 
     def read_into(self, buffer: Buffer, offset: int) -> int:
-        """Fill `buffer` (from `aligned_buffer`) from `offset`; return the bytes read, fewer only at the end."""
+        """Read into `buffer` (from `aligned_buffer`) from `offset` on.
+
+        Return the number of bytes read, which is less than the buffer's size only at the end of the file.
+        """
         ...
 
     def sync(self) -> None:
-        """Make everything written so far durable, and the file's size. `DiskError`."""
+        """Make the file's size and all bytes written so far durable. Raises `DiskError`."""
         ...
 
     def allocate(self, size_bytes: int) -> None:
-        """Make the file at least `size_bytes` long, its room reserved. Durable after `sync`. `DiskFull`."""
+        """Extend the file to at least `size_bytes`, and reserve the space. Durable after `sync`. Raises `DiskFull`."""
         ...
 
     def size_bytes(self) -> int: ...
@@ -84,68 +88,77 @@ class Disk(Protocol):
     """A directory tree."""
 
     root: str
-    """How messages call it: the path of the directory."""
+    """Path of the directory, for messages."""
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """Open a file for reading and writing; with `create` it is made empty if it is not there. `NotFound`."""
+        """Open a file for reading and writing.
+
+        With `create`, a missing file is created empty; without it, a missing file raises `NotFound`.
+        """
         ...
 
     def exists(self, name: str) -> bool: ...
 
     def names(self, directory: str = "") -> list[str]:
-        """Names of the files and directories in `directory`, sorted; empty when it is not there."""
+        """Return the sorted names of files and directories in `directory`; empty if it does not exist."""
         ...
 
     def make_directory(self, directory: str = "") -> None:
-        """Make `directory` (and the root) if it is not there, durably."""
+        """Create `directory` (and the root) durably, if it does not exist."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name in the same directory, replacing what has it. `NotFound`."""
+        """Rename a file within its directory, replacing a file of the new name. Raises `NotFound`."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file. `NotFound`."""
+        """Remove a file. Raises `NotFound`."""
         ...
 
     def sync_directory(self, directory: str = "") -> None: ...
 
     def read_bytes(self, name: str) -> bytes:
-        """A small file's whole content. `NotFound`."""
+        """Read a small file. Raises `NotFound`."""
         ...
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Replace a small file's content, durably and in one step: after a crash it is the old or the new."""
+        """Replace a small file's content, durably and atomically: after a crash it has the old or the new content."""
         ...
 
     def space(self) -> Space: ...
 
     def lock(self) -> None:
-        """Keep other processes out until `close`. `ConfigurationError` when one is in."""
+        """Lock the directory against other processes, until `close`.
+
+        Raises `ConfigurationError` if another process has locked it.
+        """
         ...
 
     def close(self) -> None:
-        """Give up the lock. Files stay as they are."""
+        """Release the lock."""
         ...
 
 
 def aligned_buffer(size_bytes: int) -> mmap.mmap:
-    """Zeroed memory that direct I/O can use; slices of a memoryview of it too, at multiples of `PAGE_BYTES`."""
+    """Allocate zeroed memory for direct I/O.
+
+    Slices of its memoryview at multiples of `PAGE_BYTES` are aligned as well.
+    """
     assert size_bytes > 0
     return mmap.mmap(-1, pages_up(size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def pages_up(size_bytes: int) -> int:
-    """`size_bytes` rounded up to whole pages."""
+    """Round `size_bytes` up to whole pages."""
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def read_around(file: File, buffer: Buffer, offset: int, pages_max: int) -> tuple[int, dict[int, str]]:
-    """Like `File.read_into`, but a page that cannot be read is zeros: the bytes, and what was said, by pages' offsets.
+    """Read like `File.read_into`, with zeros for unreadable pages. Return the byte count, and errors by page offset.
 
-    One bad sector fails a large read as a whole, so what failed is read again page by page. Raises `DiskError` when
-    more than `pages_max` of them cannot be read: then it is the disk that is broken. Errors are kept as sentences, for
-    what an exception holds on to would keep the buffer.
+    One bad sector fails a large read entirely, so a failed read is repeated page by page. Raises `DiskError` if more
+    than `pages_max` pages are unreadable: then the disk is broken. Errors are returned as text, because an exception
+    would keep the buffer in memory.
     """
     try:
         return file.read_into(buffer, offset), {}
@@ -165,14 +178,14 @@ def _read_by_page(file: File, view: memoryview, offset: int, pages_max: int) -> 
             unreadable[offset + at] = str(error)
             page[:] = bytes(PAGE_BYTES)
         else:
-            if count < PAGE_BYTES:  # the end of the file
+            if count < PAGE_BYTES:  # end of the file
                 return at + count, unreadable
     return len(view), unreadable
 
 
 @contextmanager
 def mapped_errors(what: str, file: str, offset: int = -1) -> Iterator[None]:
-    """Turn an OSError of the block into one of ours that says what happened to which file, and where."""
+    """Map an OSError of the `with` block to a QuireError with the operation, the file and the offset."""
     try:
         yield
     except OSError as error:
@@ -180,7 +193,7 @@ def mapped_errors(what: str, file: str, offset: int = -1) -> Iterator[None]:
 
 
 def map_error(error: OSError, what: str, file: str, offset: int = -1) -> QuireError:
-    """The error of ours for `error`, met when trying to `what` the file."""
+    """Map `error` of the operation `what` on the file to a QuireError."""
     place = f" at offset {offset}" if offset >= 0 else ""
     message = f"cannot {what} {file}{place}: {error.strerror or error}"
     match error.errno:
@@ -188,14 +201,14 @@ def map_error(error: OSError, what: str, file: str, offset: int = -1) -> QuireEr
             return DiskFull(message)
         case errno.ENOENT:
             return NotFound(message)
-        case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR | errno.EEXIST:
+        case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG:
             return ConfigurationError(message)
         case _:
             return DiskError(message)
 
 
 class RealDisk:
-    """A directory of this machine. `direct=False` keeps to the page cache (to measure what it costs)."""
+    """Directory of this machine. With `direct=False`, it uses the page cache, to compare the costs of both."""
 
     def __init__(self, root: str | os.PathLike[str], *, direct: bool = True) -> None:
         self.root = os.fspath(root)
@@ -203,7 +216,7 @@ class RealDisk:
         self._lock_fd = -1
 
     def path(self, name: str = "") -> str:
-        """The path of `name` in the machine's filesystem."""
+        """Return the path of `name` on this machine."""
         return os.path.join(self.root, name) if name else self.root
 
     def open(self, name: str, *, create: bool = False) -> File:
@@ -216,7 +229,9 @@ class RealDisk:
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
-                    log.warning("%s: the filesystem refuses direct I/O; the page cache is used", self.root)
+                    log.warning(
+                        "%s: the filesystem does not support direct I/O; using the page cache", self.root
+                    )
                     self._direct = False
             return _RealFile(path, os.open(path, flags, 0o644))
 
@@ -266,7 +281,7 @@ class RealDisk:
             _sync_directory(os.path.dirname(path))
 
     def space(self) -> Space:
-        with mapped_errors("ask for the free space of", self.root):
+        with mapped_errors("get the free space of", self.root):
             stat = os.statvfs(self.root)
             return Space(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
@@ -319,7 +334,7 @@ class _RealFile:
             while view:
                 count = os.preadv(self._fd, (view,), offset + total)
                 total += count
-                if count == 0 or count % PAGE_BYTES:  # the end of the file
+                if count == 0 or count % PAGE_BYTES:  # end of the file
                     break
                 view = view[count:]
         return total
@@ -343,29 +358,29 @@ class _RealFile:
 
 
 Done = Callable[[T | None, BaseException | None], None]
-"""Called on the loop with the work's result, or with what it raised."""
+"""Callback on the event loop. Its arguments are the work's result and None, or None and the work's exception."""
 
 
 class Worker(Protocol):
-    """Runs blocking work away from the event loop, in order of submission."""
+    """Runs blocking work away from the event loop, in order of submission. Implemented by `DiskThread`."""
 
     def submit(self, work: Callable[[], T], done: Done[T]) -> None:
         """Run `work()`, then call `done(result, None)` or `done(None, error)` on the loop."""
         ...
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work()`, or what it raised."""
+        """Run `work()`; return its result or raise its error."""
         ...
 
     async def close(self) -> None:
-        """Wait for what was submitted; nothing may be submitted afterwards."""
+        """Wait for all submitted work. No work may be submitted afterwards."""
         ...
 
 
 class DiskThread:
-    """A `Worker` with one thread of its own. Made on the loop that it reports to.
+    """Worker with one thread. Create it on the event loop on which its callbacks run.
 
-    One `call_soon_threadsafe` per work: what belongs together should be one work.
+    Each piece of work costs one `call_soon_threadsafe`, so combine small pieces.
     """
 
     def __init__(self, name: str) -> None:
@@ -396,8 +411,8 @@ class DiskThread:
     def _report(self, done: Done[T], result: T | None, error: BaseException | None) -> None:
         try:
             self._loop.call_soon_threadsafe(done, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            log.debug("a result of %s came after its loop was closed", self._thread.name)
+        except RuntimeError:  # the loop is closed, so no task waits for the result
+            log.debug("%s: result dropped: its event loop is closed", self._thread.name)
 
     def _main(self) -> None:
         while (step := self._queue.get()) is not None:
@@ -405,7 +420,10 @@ class DiskThread:
 
 
 async def run_on(worker: Worker, work: Callable[[], T]) -> T:
-    """`await` for a worker's `submit`. When the waiting task is cancelled the work still runs to its end."""
+    """Submit `work` to a worker, and return its result.
+
+    If the caller is cancelled, the work still completes.
+    """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T | None, error: BaseException | None) -> None:

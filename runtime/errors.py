@@ -1,11 +1,11 @@
-"""The errors of Quire, by what the reader of one can do about it.
+"""Errors of Quire, by the caller's possible reaction.
 
-Three outcomes are told apart everywhere: *it did not happen* (most classes), *it is not known whether it
-happened* (`OutcomeUnknown`), and *it cannot be read* (`CorruptionError`), which is never the same as *it is
-not there* (`NotFound`). Exceptions of foreign libraries (sqlite3, lmdb, boto3, kazoo) are mapped to these at
-the edge that calls the library and never travel further.
+Three outcomes are distinguished everywhere: *it did not happen* (most classes), *it is unknown whether it happened*
+(`OutcomeUnknown`), and *it cannot be read* (`CorruptionError`). The last one differs from *it does not exist*
+(`NotFound`). Exceptions of libraries (sqlite3, lmdb, boto3, kazoo) are mapped to these classes by the module that calls
+the library.
 
-A message says what happened, to what, and what to do, in one sentence.
+A message is one sentence: the failed operation, its object, the reason, and a remedy if there is one.
 """
 
 from typing import Final
@@ -14,45 +14,70 @@ GIVE_UP_COMMAND: Final = "quire ledgers recover {} --accept-loss"
 
 
 class QuireError(Exception):
-    """Base of every error that Quire raises on purpose."""
+    """Base class of Quire's errors."""
 
 
 class ConfigurationError(QuireError):
-    """A setting, URL, directory or port cannot be used as it is; nothing was changed. Exit code 2."""
+    """A setting, URL, directory or port is unusable; nothing was changed. Exit code 2."""
+
+
+class WrongCluster(ConfigurationError):
+    """A metadata store, object store or directory belongs to another cluster, or cannot prove its cluster.
+
+    That data, records or bookies are missing there does not prove that they do not exist.
+    """
 
 
 class InUse(ConfigurationError):
-    """Somebody uses what was to be deleted; end that use, or delete it by force."""
+    """The object to delete is in use: end its use, or force the deletion."""
 
 
 class ProtocolError(QuireError):
-    """A peer sent bytes or a command that its protocol does not allow. Costs that one connection."""
+    """A peer sent bytes or a command that the protocol does not allow. Its connection is closed."""
 
 
 class NotFound(QuireError):
-    """It was looked for where it would be, and it is proven not to be there. Exit code 3."""
+    """The requested object does not exist; the store that would contain it has confirmed that. Exit code 3."""
 
 
 class AlreadyExists(QuireError):
-    """Something of this name is there already."""
+    """An object of this name already exists."""
 
 
 class VersionConflict(QuireError):
-    """A record was changed by someone else since it was read; read it again."""
+    """Another client changed a record since it was read (failed compare-and-set): read it again."""
 
 
 class Unavailable(QuireError):
-    """Not now: the operation did not happen, and may work when tried again. Exit code 4."""
+    """The operation did not happen, because a resource is temporarily unavailable: a retry may succeed. Exit code 4."""
+
+
+class Unreadable(Unavailable):
+    """The store works, but cannot read these bytes: a bad sector, a cold storage class, a disabled key.
+
+    This does not prove damage, because the bytes may become readable. An operator decides whether to give them up.
+    """
 
 
 class OutcomeUnknown(QuireError):
-    """The operation may or may not have happened; only looking again will tell."""
+    """The operation may or may not have happened: read the state again to find out."""
+
+
+class IdUsedBefore(OutcomeUnknown):
+    """A bookie has another ledger's blocks or tombstone under the id of a new ledger.
+
+    The metadata store is older than the bookies' data. `bookie` is the UUID of that bookie.
+    """
+
+    def __init__(self, what: str, bookie: str) -> None:
+        super().__init__(what)
+        self.bookie = bookie
 
 
 class CorruptionError(QuireError):
     """Bytes at rest do not match their checksum or their format.
 
-    `file` and `offset` name the place, so that an operator can look at it.
+    `file` and `offset` locate the bytes, for an operator.
     """
 
     def __init__(self, what: str, file: str = "", offset: int = -1) -> None:
@@ -63,29 +88,31 @@ class CorruptionError(QuireError):
 
 
 class LostForGood(CorruptionError):
-    """Every copy of an entry is damaged or gone, and no bookie is missing that might still have one.
+    """Every copy of an entry is damaged or missing, and no missing bookie might still have one.
 
-    Trying again does not help. `GIVE_UP_COMMAND` is what that ends it, once a person has looked.
+    Retries are useless. After an inspection, an operator can accept the loss by `GIVE_UP_COMMAND`.
     """
 
     def __init__(self, what: str, ledger_id: int, entry: int) -> None:
-        super().__init__(f"{what}; `{GIVE_UP_COMMAND.format(ledger_id)}` shows what is lost, and gives it up")
+        super().__init__(
+            f"{what}; `{GIVE_UP_COMMAND.format(ledger_id)}` lists the lost entries, and gives them up"
+        )
         self.ledger_id = ledger_id
         self.entry = entry
 
 
 class Fenced(QuireError):
-    """Another owner has taken over the ledger or the topic; this writer is done."""
+    """Another owner has fenced the ledger or the topic; this writer must stop."""
 
 
 class LimitExceeded(QuireError):
-    """A limit of `quire.runtime.limits` would be broken; the request was refused whole."""
+    """A request would exceed a limit of `quire.runtime.limits`, and was rejected entirely."""
 
 
 class TooMany(LimitExceeded):
-    """There are as many of something as a limit for tenants allows: end some, or have the limit raised.
+    """A limit for tenants is reached: remove some of the objects, or have an administrator raise the limit.
 
-    `limit` is its name in the security file's table `[limits]`, under which refusals are counted.
+    `limit` is the limit's name in the table `[limits]` of the security file; rejections are counted by this name.
     """
 
     def __init__(self, limit: str, text: str) -> None:
@@ -94,16 +121,16 @@ class TooMany(LimitExceeded):
 
 
 class NotAuthenticated(QuireError):
-    """Who asks has not proven who he is: nothing came, or what came is wrong or expired. Never quotes it."""
+    """A caller's credentials are missing, wrong or expired. The message never contains them."""
 
 
 class NotAuthorized(QuireError):
-    """Who asks is known, and may not do this; someone who administers it can grant it."""
+    """An authenticated caller lacks a permission; an administrator of the object can grant it."""
 
 
 class DiskFull(QuireError):
-    """A write was refused because the disk is full or its reserve is reached; reads go on."""
+    """A write was rejected, because the disk is full or its reserve is reached; reads continue."""
 
 
 class DiskError(QuireError):
-    """The operating system refused a disk operation (EIO and the like); the bytes' fate is unknown."""
+    """The operating system failed a disk operation (such as EIO); the bytes may or may not be written."""

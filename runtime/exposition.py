@@ -1,10 +1,10 @@
-"""Metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0 for who asks for it (`Accept`).
+"""Text formats of metrics: Prometheus 0.0.4, and OpenMetrics 1.0 if the client requests it (`Accept`).
 
     Prometheus     # HELP name_total …     # TYPE name_total counter     name_total{labels} 1
     OpenMetrics    # HELP name …   # UNIT  # TYPE name counter           name_total{labels} 1        # EOF at the end
 
-The text comes in pieces, each of so few lines that a turn of the event loop has room for it: ten thousand series take
-tens of milliseconds. `join` puts texts of several processes into one, with a label that says whose each sample is.
+The text is produced in pieces, each short enough for one iteration of the event loop, because ten thousand series take
+tens of milliseconds. `Joined` merges texts of several processes, with a label for the process of each sample.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from quire.runtime.metrics import Histogram, Kind, Labels, Metric, Value, Values
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 LINES_A_PIECE: Final = 500
-"""About a millisecond."""
+"""Number of lines of a piece; formatting them takes about a millisecond."""
 
 _LABEL: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 def wants_open_metrics(accept: str) -> bool:
-    """Whether a header `Accept` names OpenMetrics, and does not refuse it."""
+    """Return whether an `Accept` header lists OpenMetrics without `q=0`."""
     for offer in accept.split(","):
         kind, *parameters = (part.strip().lower() for part in offer.split(";"))
         if kind == "application/openmetrics-text":
@@ -35,8 +35,10 @@ def wants_open_metrics(accept: str) -> bool:
 
 
 def pieces(values: Values, *, open_metrics: bool) -> Iterator[str]:
-    """The text in pieces, in the order of the table. Each name must have a row."""
-    assert values.keys() <= BY_NAME.keys(), f"not in the table: {sorted(values.keys() - BY_NAME.keys())}"
+    """Yield the text in pieces, in the order of `metric_table`. All names in `values` must be in that table."""
+    assert values.keys() <= BY_NAME.keys(), (
+        f"metrics missing in the table: {sorted(values.keys() - BY_NAME.keys())}"
+    )
     lines: list[str] = []
     for name, metric in BY_NAME.items():
         if name not in values:
@@ -88,16 +90,16 @@ def _number(value: float) -> str:
 
 
 class Joined:
-    """Texts of one format put together: each family once, with the samples of all."""
+    """Merger of texts in one format: each metric family once, with the samples of all processes."""
 
     def __init__(self) -> None:
         self._heads: dict[str, list[str]] = {}
         self._samples: dict[str, list[str]] = defaultdict(list)
 
     def add(self, lines: list[str], label: str = "") -> None:
-        """More lines of one process's text; `label` is to be put into each sample, `name="value"`.
+        """Add lines of one process's text; `label`, `name="value"`, is inserted into each sample.
 
-        What stands before any head, or in another comment, is left out: it may be no metrics at all that somebody sent.
+        Other comments, and lines before the first HELP, TYPE or UNIT, are skipped: the text may not be metrics at all.
         """
         family = ""
         for line in lines:
@@ -115,7 +117,7 @@ class Joined:
 
 
 def labelled(sample: str, label: str) -> str:
-    """A sample's line with one more label, which comes first."""
+    """Return a sample's line with `label` as the first label."""
     name, brace, rest = sample.partition("{")
     if brace and " " not in name:
         return f"{name}{{{label},{rest}"

@@ -1,7 +1,7 @@
-"""What is wrong, and what to change: what `quire doctor` shows, whoever found it.
+"""Findings: faults and advice, as `quire doctor` shows them.
 
-A finding is for somebody who did not build this and is tired. `what` names the thing and its numbers; `todo` is a
-sentence that he can act on. What is well gives no finding: nobody reads a list of green lights twice.
+A finding must be clear to an operator without knowledge of the code. `what` names the object and its numbers; `todo` is
+an instruction. A passed check has no finding.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 ERROR: Final = "error"
-"""Something is not served, or data is in danger: now."""
+"""Level of a finding: some data are unavailable or at risk now."""
 
 WARNING: Final = "warning"
-"""It will be an error, or it hides one."""
+"""Level of a finding: an error may follow, or be hidden."""
 
 
 class Finding(NamedTuple):

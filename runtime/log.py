@@ -1,14 +1,14 @@
-"""Logging: one line per event that an operator can act on; JSON on request.
+"""Logging: one line per event that an operator can act on, as text or JSON.
 
-Rooms log through the standard library (`logging.getLogger(__name__)`) and never configure it; a process calls
-`configure` once. Nothing is logged per message or per block. What a line quotes may come from anybody: control
-characters are written as escapes, so that nobody makes lines of his own, or steers the terminal of who reads them.
+Modules log through the standard library (`logging.getLogger(__name__)`), and never configure it; a process calls
+`configure` once. Nothing is logged per message or per block. Quoted values are untrusted: control characters are
+escaped, so that a peer cannot forge lines, or control an operator's terminal.
 
-Lines of one kind that come at once are left out after the first `LIKE_IT_MAX`, and counted: one says how many were more
-like it. A kind is a place in the code with a level: what differs are the things that it names. In JSON a line has the
-kind as `event`, and what it names as fields, or as a list where they have no names.
+In a burst, lines of one kind are suppressed after the first `LIKE_IT_MAX`; a summary line has their number. A kind is a
+logger, a level and a message template. In JSON, a line has the template as `event`, and its values as fields, or as a
+list if they have no names.
 
-The last lines are kept in memory as well, for `quire support-bundle`: standard error may be anywhere by then.
+The last lines are also kept in memory for `quire support-bundle`, because it cannot know where standard error goes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from quire.runtime import slow
 _ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 MALFORMED_CHARS_MAX: Final = 200
-"""Of what a peer sent instead of HTTP."""
+"""Characters of a malformed request that are logged."""
 
 RECENT_LINES: Final = 1_000
 RECENT_CHARS_MAX: Final = 4_000
-"""Of each; a stack is longer, and its end is what matters least."""
+"""Characters kept of each line; a longer stack is truncated."""
 
 LIKE_IT_MAX: Final = 20
 LIKE_IT_S: Final = 10.0
-"""So many lines of one kind in so many seconds."""
+"""Lines of one kind per `LIKE_IT_S` seconds; further ones are suppressed."""
 
 KINDS_MAX: Final = 1_000
-"""Libraries write lines that are each of a kind of their own."""
+"""Maximum number of kinds in memory, because each line of a library may be a kind of its own."""
 
 _recent: Final[deque[str]] = deque(maxlen=RECENT_LINES)
 
@@ -74,14 +74,14 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The kind of the line, and what it names."""
+    """Return the template and the values of a line."""
     if isinstance(record.args, Mapping):
         return {"event": str(record.msg), "fields": dict(record.args)}
     return {"event": str(record.msg), "args": list(record.args)} if record.args else {}
 
 
 def malformed_in_a_line(record: logging.LogRecord) -> bool:
-    """A filter: what a peer sent that is no HTTP is its mistake, not ours, and needs no traceback."""
+    """Log malformed HTTP as one line without a traceback, because it is the peer's error."""
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and type(error).__module__ == "aiohttp.http_exceptions":
         if not logging.getLogger(record.name).isEnabledFor(logging.INFO):
@@ -89,14 +89,14 @@ def malformed_in_a_line(record: logging.LogRecord) -> bool:
         peer = record.args[0] if isinstance(record.args, tuple) and record.args else "a peer"
         said = " ".join(str(error).split())[:MALFORMED_CHARS_MAX]
         record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
-        record.msg, record.args = "%s sent what is no HTTP: %s", (peer, said)
+        record.msg, record.args = "%s sent malformed HTTP: %s", (peer, said)
         record.exc_info = record.exc_text = None
     return True
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines of one kind, since `began_s`; the last is one that was left out."""
+    """Lines of one kind since `began_s`; `last` is the last suppressed one."""
 
     began_s: float
     count: int = 0
@@ -104,9 +104,9 @@ class _Kind:
 
 
 class Repeats(logging.Filter):
-    """Lets `LIKE_IT_MAX` lines of a kind through in `LIKE_IT_S`, and tells afterwards how many more there were.
+    """Filter that passes `LIKE_IT_MAX` lines of a kind per `LIKE_IT_S`, then logs the suppressed number.
 
-    A timer's thread tells it, for there may be no next line. Safe to be called from any thread.
+    A timer thread logs it, because there may be no further line. Thread-safe.
     """
 
     def __init__(self, write: Callable[[logging.LogRecord], object]) -> None:
@@ -116,7 +116,7 @@ class Repeats(logging.Filter):
         self._kinds: dict[tuple[str, int, str], _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno <= logging.DEBUG:  # somebody wants to see everything
+        if record.levelno <= logging.DEBUG:  # debug lines are never suppressed
             return True
         kind, now_s = (record.name, record.levelno, str(record.msg)), time.monotonic()
         with self._lock:
@@ -150,10 +150,10 @@ class Repeats(logging.Filter):
 
 
 class _Lines(logging.StreamHandler[Any]):
-    """Standard error, and the last lines."""
+    """Handler that writes to standard error, and keeps the last lines."""
 
     def write(self, record: logging.LogRecord) -> None:
-        """As `handle`, whatever filters say."""
+        """Write a line like `handle`, but without filters."""
         with self.lock or nullcontext():
             self.emit(record)
 
@@ -164,12 +164,15 @@ class _Lines(logging.StreamHandler[Any]):
 
 
 def recent_lines() -> Sequence[str]:
-    """The last `RECENT_LINES` of this process, oldest first."""
+    """Return the last `RECENT_LINES` lines of this process, oldest first."""
     return list(_recent)
 
 
 def configure(level: str = "info", *, as_json: bool = False, slow_ms: int = 0) -> None:
-    """Send the log of this process to standard error, from `level` on; `slow_ms`: see `slow`, 0 for nothing."""
+    """Log to standard error, from `level` on.
+
+    `slow_ms` is the bound of slow operations (`slow`); 0 disables their log.
+    """
     handler = _Lines(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
     handler.addFilter(Repeats(handler.write))

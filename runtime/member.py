@@ -1,11 +1,11 @@
-"""One process of a cluster, as it tells of itself to whoever helps: what is wrong with it, and what it does just now.
+"""Member: a process's report on its faults and its current work.
 
-    doctor    the findings of its checks: its machine, its disks, its certificates, what it counts
+    doctor    the findings of its checks: its machine, its disks, its certificates, its counters
     support   its settings without secrets, the stacks of its threads and tasks, the last lines of its log, its metrics
 
-Brokers and bookies answer with them over HTTP, to superusers where people log in; `quire doctor` and
-`quire support-bundle` ask. A check that fails or hangs is itself a finding: silence would look like health.
-Who asks while somebody else does gets the same answer, so that asking often costs no more.
+Brokers and bookies serve both reports over HTTP, to `quire doctor` and `quire support-bundle`. If authentication is on,
+only superusers may read them. A check that fails or hangs is itself a finding. Concurrent requests share one report, so
+that frequent requests are cheap.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def _no_metrics() -> str:
 
 
 class Member:
-    """`kind` is what was started, `name` what others call it; both for people."""
+    """Report of one process. `kind` and `name` are for display: the kind of process, and its address."""
 
     def __init__(
         self,
@@ -57,14 +57,17 @@ class Member:
         settings: Sequence[Loaded[Any]] = (),
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """`checks` by what they look at; `more` is told to support as it is: it has no secrets."""
+        """Create the report.
+
+        `checks` are keyed by subject; `more` is added to the support report, and must have no secrets.
+        """
         self.kind = kind
         self.name = name
         self.metrics: Callable[[], Awaitable[str]] = _no_metrics
-        """As Prometheus' text; to be set by whoever serves them."""
+        """Source of Prometheus' text, set by the process that serves metrics."""
         self._machine = machine
         self._thread = DaemonThreads(1, "quire-doctor")
-        """One, and no more of them: a disk that hangs keeps it, and whoever asks again is told so."""
+        """A single thread, because a hanging disk blocks it; later requests then report a time-out."""
         self._checks = dict(checks or {})
         self._settings = settings
         self._more = dict(more or {})
@@ -73,11 +76,11 @@ class Member:
             self._checks = {"this machine": self._look_at_machine, **self._checks}
 
     async def doctor(self) -> dict[str, Any]:
-        """JSON: the findings of all checks."""
+        """Return the findings of all checks as JSON."""
         return await self._once(DOCTOR, self._doctor)
 
     async def support(self) -> dict[str, Any]:
-        """JSON, without secrets."""
+        """Return the support report as JSON, without secrets."""
         return await self._once(SUPPORT, self._support)
 
     async def _once(
@@ -128,13 +131,18 @@ async def _bounded(what: str, check: Check) -> list[Finding]:
         async with asyncio.timeout(CHECK_S):
             return list(await check())
     except TimeoutError:
-        return [error(f"looking at {what} takes more than {CHECK_S:g} s", f"see whether {what} hangs")]
+        return [error(f"checking {what} takes more than {CHECK_S:g} s", f"find out whether {what} hangs")]
     except Exception as problem:
-        return [error(f"looking at {what} failed: {problem}", f"see that {what} can be had, and ask again")]
+        return [
+            error(
+                f"checking {what} failed: {problem}",
+                f"check that {what} can be accessed, and run the command again",
+            )
+        ]
 
 
 def stacks() -> dict[str, str]:
-    """What each thread does, by its name."""
+    """Return the stacks of all threads, by thread name."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return {
         f"{names.get(number, '?')} ({number})": "".join(traceback.format_stack(frame))
@@ -143,7 +151,7 @@ def stacks() -> dict[str, str]:
 
 
 async def task_stacks() -> list[str]:
-    """What the tasks of the event loop wait for, `TASKS_SHOWN_MAX` of them, a few in a turn of the loop."""
+    """Return the stacks of at most `TASKS_SHOWN_MAX` tasks, `TASKS_A_TURN` in each iteration of the event loop."""
     tasks = asyncio.all_tasks()
     found = [f"{len(tasks)} tasks"]
     for number, task in enumerate(list(tasks)[:TASKS_SHOWN_MAX]):

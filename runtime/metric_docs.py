@@ -12,25 +12,25 @@ from quire.runtime.metrics import LATENCY_S, Metric
 _HEAD: Final = """\
 # Metrics
 
-Made from [`runtime/metric_table.py`](../runtime/metric_table.py) by `python -m quire.runtime.metric_docs`; a test \
-keeps it true.
+Generated from [`runtime/metric_table.py`](../runtime/metric_table.py) by `python -m quire.runtime.metric_docs`; a \
+test checks it.
 
-`GET /metrics` of a broker (`--http`), a bookie (`--http`) and a gateway is Prometheus' text, and OpenMetrics 1.0 for \
-who asks for that (`Accept: application/openmetrics-text`), as Prometheus does. `quire standalone` has what a broker \
-and a bookie have. A gateway's has all brokers' as well, each sample with a label `broker`.
+`GET /metrics` of a broker (`--http`), a bookie (`--http`) and a gateway returns Prometheus' text, or OpenMetrics \
+1.0 for a request with `Accept: application/openmetrics-text`, as Prometheus sends it. `quire standalone` has the \
+metrics of a broker and a bookie. A gateway's include all brokers', each sample with a label `broker`.
 
-- **Of what**: a broker tells of itself (`quire_serving_…`), of each namespace, and, while it serves no more than \
-`--metrics-topics-max` topics (1,000; 0: never), of each topic and subscription. Of namespaces it tells while there \
-are no more than {namespaces}; `quire_serving_left_out` says what is missing. Ten thousand topics make less than 2 MB, \
-computed in slices between which messages go on.
-- **Who may ask**: everybody who reaches the port. Where clients log in, names of namespaces, topics and subscriptions \
-are told only to whoever presents the credentials of a superuser: give Prometheus a token (`authorization`).
-- **Counters** only grow while a broker runs, those of namespaces also when topics are unloaded. Those of topics and \
-subscriptions begin anew with each load.
+- **Scope**: a broker reports on itself (`quire_serving_…`), on each namespace, and on each topic and \
+subscription, while it serves no more than `--metrics-topics-max` topics (1,000; 0: never). It reports on \
+namespaces while there are no more than {namespaces}; `quire_serving_left_out` counts the omitted ones. Ten \
+thousand topics make less than 2 MB, computed in slices between which messages proceed.
+- **Access**: every client of the port. With authentication, names of namespaces, topics and subscriptions are \
+shown to superusers only: give Prometheus a token (`authorization`).
+- **Counters** only grow while a broker runs, those of namespaces also when topics are unloaded. Counters of \
+topics and subscriptions restart with each load.
 - **Latencies** are histograms with the bounds {bounds} s, kept for namespaces, not for each topic.
-- **Charts and alerts** are made from the same table: [Grafana and \
+- **Charts and alerts** are generated from the same table: [Grafana and \
 Prometheus](../deploy/README.md#grafana-and-prometheus).
-- **Cost**: nothing is counted for each message, but for each block, group or turn of the event loop.
+- **Cost**: counters change once for each block, group or turn of the event loop, never for each message.
 
 """
 
@@ -66,7 +66,7 @@ _PULSAR: Final = (
 
 
 def document() -> Iterator[str]:
-    """The lines of `docs/metrics.md`."""
+    """Yield the lines of `docs/metrics.md`."""
     bounds = ", ".join(f"{bound:g}" for bound in LATENCY_S)
     yield from _HEAD.format(namespaces=NAMESPACES_SHOWN_MAX, bounds=bounds).splitlines()
     for room, metrics in groupby(METRICS, key=room_of):
@@ -85,7 +85,7 @@ def document() -> Iterator[str]:
 
 
 def room_of(metric: Metric) -> str:
-    """Under which heading a metric stands."""
+    """Return the heading of a metric."""
     prefix, room = metric.name.split("_")[:2]
     return _ROOMS[room if prefix == "quire" else prefix]
 

@@ -1,12 +1,12 @@
-"""What metrics are: their kinds, what a process says of one, and a histogram that data paths can afford.
+"""Metrics: kinds, values, and a histogram that is cheap enough for data paths.
 
-    rooms keep plain numbers ─▶ a source: names to values ─▶ `exposition`: Prometheus' text, when somebody asks
+    packages keep plain numbers ─▶ a source: names to values ─▶ `exposition`: Prometheus' text, on request
 
-Every metric is a row of `metric_table`, by which it is written and documented; a source only says values. A value is
-a number or a `Histogram`; of a metric with labels it is a mapping from the labels' values, in the order of the row.
+Every metric is a row of `metric_table`, which documents it; a source only returns values. A value is a number or a
+`Histogram`. For a metric with labels, it is a mapping from label values, in the order of the row.
 
-Nothing is counted for each message: rooms count a group, a block or a turn of the event loop at once, with the number
-of messages in it. What is never asked for costs no more than that.
+Counters are not incremented per message, but once per group, block or iteration of the event loop, by the number of
+messages in it. Without scrapes, metrics have no other cost.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 LATENCY_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
-"""Upper bounds of a latency's classes: twelve, for each is a series of its own wherever it is kept."""
+"""Upper bounds of latency buckets in seconds. There are only twelve, because each is a time series."""
 
 UNITS: Final = ("seconds", "bytes", "messages", "ratio")
-"""What a name may end in (before `_total`); others count things, which the name says."""
+"""Units at the end of a name (before `_total`); other metrics count things, which the name contains."""
 
 
 class Kind(StrEnum):
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """A row of the table. `of`: the processes that have it."""
+    """Row of the table. `of` lists the kinds of processes with this metric."""
 
     name: str
     kind: Kind
@@ -40,25 +40,25 @@ class Metric(NamedTuple):
 
     @property
     def family(self) -> str:
-        """Its name as OpenMetrics has it: a counter's without `_total`."""
+        """Return the metric family in OpenMetrics: a counter's name without `_total`."""
         return self.name.removesuffix("_total")
 
     @property
     def unit(self) -> str:
-        """Empty when it counts things."""
+        """Return the unit at the end of the name; "" for a count."""
         last = self.family.rpartition("_")[2]
         return last if last in UNITS else ""
 
 
 class Histogram:
-    """How often something took how long. Counts only grow."""
+    """Histogram of durations in seconds. Its counts never decrease."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...] = LATENCY_S) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """By class; the last one has what is greater than all bounds."""
+        """Counts by bucket; the last one is for values above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -66,7 +66,7 @@ class Histogram:
         self.sum += value * times
 
     def add(self, other: Histogram) -> None:
-        """Count what `other` counted as well."""
+        """Add the observations of `other`."""
         assert self.bounds == other.bounds
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
@@ -83,5 +83,5 @@ MetricSource = Callable[[], Values]
 
 
 def all_of(sources: Iterable[MetricSource]) -> dict[str, Value | Mapping[Labels, Value]]:
-    """What several say; the last one counts."""
+    """Merge several sources; for a name in several of them, the last value wins."""
     return {name: value for source in sources for name, value in source().items()}

@@ -1,7 +1,7 @@
-"""Where connections come from, and those that are dead and do not say so.
+"""Addresses of connections, and detection of dead peers by TCP keepalive.
 
-A peer that loses power, or is cut off, says nothing; without probes its connection stays open for ever where nobody
-asks anything, and for a quarter of an hour where bytes wait for it.
+A peer that loses power or its network sends no FIN. Without keepalive, its idle connection would stay open forever, and
+a connection with bytes in flight for 15 minutes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,25 @@ from typing import Final
 IDLE_S: Final = 5
 PROBE_INTERVAL_S: Final = 2
 PROBES: Final = 3
-"""A silent peer is known after IDLE_S + PROBES * PROBE_INTERVAL_S."""
+"""A silent peer is detected after IDLE_S + PROBES * PROBE_INTERVAL_S seconds."""
 
 UNACKNOWLEDGED_MS: Final = 15_000
-"""Bytes that the peer's system did not take for so long mean that it is gone."""
+"""Time after which a peer that does not acknowledge bytes is dead, in milliseconds."""
 
-_NETWORK_BITS: Final = 64
+_HOSTS: Final = (32, 64)
+"""Prefix bits of IPv4 and IPv6 for one host, which may have a whole IPv6 /64."""
+
+_WIDE: Final = (32, 48)
+"""Prefix bits of IPv4 and IPv6 for one site, which may have a whole IPv6 /48 (RFC 6177)."""
+
+_SITES: Final = (24, 48)
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Let the system find out about a dead peer, where it can; the connection is then lost in the ordinary way."""
+    """Enable TCP keepalive and TCP_USER_TIMEOUT where the system has them.
+
+    Connections of dead peers are then closed.
+    """
     sock: socket.socket | None = transport.get_extra_info("socket")
     if sock is None or not hasattr(socket, "TCP_USER_TIMEOUT"):
         return
@@ -35,20 +44,37 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
 
 
 def peer_address(transport: asyncio.BaseTransport | None) -> str:
-    """`/host:port` of the other side; empty when it is gone, or has none."""
+    """Return `/host:port` of the peer; "" for a closed connection, or one without an address."""
     peer = None if transport is None else transport.get_extra_info("peername")
     return f"/{peer[0]}:{peer[1]}" if peer else ""
 
 
 def network_of(address: str) -> str:
-    """Of `/host:port` the host; of IPv6 its network (/64), for one machine may have all of that. "" for no address."""
+    """Return the host of `/host:port`, for IPv6 its /64 network; "" for no address."""
+    return _network(address, _HOSTS)
+
+
+def wide_network_of(address: str) -> str:
+    """Return the host of `/host:port`, for IPv6 its site's network (/48)."""
+    return _network(address, _WIDE)
+
+
+def site_of(address: str) -> str:
+    """Return the neighbourhood of `/host:port`, which may belong to one owner: an IPv4 /24, or an IPv6 /48."""
+    return _network(address, _SITES)
+
+
+def _network(address: str, bits: tuple[int, int]) -> str:
+    if not address:
+        return ""
     host = address.removeprefix("/").rpartition(":")[0]
     try:
-        found = ip_address(host.partition("%")[0])
+        found = ip_address(host.partition("%")[0].strip("[]"))
     except ValueError:
         return host
-    if not isinstance(found, IPv6Address):
-        return host
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ip_network((int(found), _NETWORK_BITS), strict=False))
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    length = bits[isinstance(found, IPv6Address)]
+    return (
+        str(found) if length == found.max_prefixlen else str(ip_network((int(found), length), strict=False))
+    )

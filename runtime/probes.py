@@ -1,44 +1,50 @@
-"""`/health`, `/metrics`: what every process answers orchestrators and Prometheus.
+"""HTTP endpoints `/health` and `/metrics` of every process, for orchestrators and Prometheus.
 
-Metrics are numbers that the rooms keep; they become text (`exposition`) only when somebody asks, in pieces, each in a
-turn of the event loop of its own (`slices`). Who asks while that is under way gets the same text.
+Metrics are formatted (`exposition`) only on request, in pieces, each in its own iteration of the event loop (`slices`).
+Concurrent requests share one text.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import os
+import resource
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
-from prometheus_client import ProcessCollector
 
 from quire import __version__
 from quire.runtime.exposition import OPEN_METRICS, PROMETHEUS, pieces, wants_open_metrics
-from quire.runtime.metric_table import BY_NAME
 from quire.runtime.metrics import MetricSource, Values, all_of
 from quire.runtime.slices import Slices
 
-PATHS = ("/health", "/health/live", "/health/ready", "/metrics", "/metrics/")
-"""What everybody may ask: it tells of the process, and of nothing that is kept in it but to `Scrapes.may_see_names`."""
+METRICS = "/metrics"
+WITHOUT_NAMES = "names=false"
+"""Query parameter that omits the metrics with names of topics."""
+
+PATHS = ("/health", "/health/live", "/health/ready", METRICS, f"{METRICS}/")
+"""Public paths: they describe the process, and show names only if `Scrapes.may_see_names` allows it."""
 
 
 Sources = Sequence[MetricSource]
 
 
 class Probed(Protocol):
-    """A process that is looked at."""
+    """Process with health probes and metrics."""
 
     def why_not_ready(self) -> Sequence[str]:
-        """Reasons why it should get no traffic now; empty when it should."""
+        """Return the reasons why the process should get no traffic now; empty if it is ready."""
         ...
 
     def warnings(self) -> Sequence[str]:
-        """What a person should look at though it is ready, with what to do."""
+        """Return warnings and advice for the operator of a ready process."""
         ...
 
     def metrics(self) -> Values:
-        """By names of the table."""
+        """Return values by metric names."""
         ...
 
 
@@ -51,7 +57,7 @@ async def _everybody(_: web.Request) -> bool:
 
 
 class Scrapes:
-    """Answers `/metrics`. `names` has what tells of namespaces and topics, for whom `may_see_names` lets see them."""
+    """Handler of `/metrics`. The metrics of `names` have names of namespaces and topics, and need `may_see_names`."""
 
     def __init__(
         self,
@@ -60,7 +66,7 @@ class Scrapes:
         may_see_names: Callable[[web.Request], Awaitable[bool]] = _everybody,
         slices: Slices | None = None,
     ) -> None:
-        self._sources = (_build, _Process().metrics, *sources)
+        self._sources = (_build, of_process, *sources)
         self._names = names
         self._may_see_names = may_see_names
         self._slices = slices or Slices()
@@ -68,7 +74,8 @@ class Scrapes:
 
     async def handle(self, request: web.Request) -> web.Response:
         open_metrics = wants_open_metrics(request.headers.get("Accept", ""))
-        text = await self.text(open_metrics=open_metrics, with_names=await self._may_see_names(request))
+        with_names = request.query_string != WITHOUT_NAMES and await self._may_see_names(request)
+        text = await self.text(open_metrics=open_metrics, with_names=with_names)
         kind = OPEN_METRICS if open_metrics else PROMETHEUS
         return web.Response(body=text.encode(), headers={"Content-Type": kind})
 
@@ -81,7 +88,7 @@ class Scrapes:
         return await asyncio.shield(task)
 
     async def values(self, *, with_names: bool = True) -> Values:
-        """By names of the table."""
+        """Return values by metric names."""
         return {**all_of(self._sources), **(await self._names() if with_names else {})}
 
     async def _write(self, open_metrics: bool, with_names: bool) -> str:
@@ -92,20 +99,32 @@ class Scrapes:
         return "".join(found)
 
 
-class _Process:
-    """Its CPU time, memory and files, as Prometheus' own client reads them."""
+def of_process() -> Values:
+    """Return CPU time, memory and open files of this process, read from `/proc` (proc(5))."""
+    try:
+        stat = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()  # from its third field on
+        open_fds = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return {}
+    ticks = os.sysconf("SC_CLK_TCK")
+    user, system, started, virtual_bytes, resident_pages = (
+        float(stat[field]) for field in (11, 12, 19, 20, 21)
+    )
+    return {
+        "process_cpu_seconds_total": (user + system) / ticks,
+        "process_resident_memory_bytes": resident_pages * os.sysconf("SC_PAGESIZE"),
+        "process_virtual_memory_bytes": virtual_bytes,
+        "process_start_time_seconds": _boot_time() + started / ticks,
+        "process_open_fds": open_fds,
+        "process_max_fds": float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    }
 
-    def __init__(self) -> None:
-        self._collector = ProcessCollector(registry=None)
 
-    def metrics(self) -> Values:
-        return dict(self._samples())
-
-    def _samples(self) -> Iterator[tuple[str, float]]:
-        for family in self._collector.collect():
-            for sample in family.samples:
-                if sample.name in BY_NAME:
-                    yield sample.name, sample.value
+@cache
+def _boot_time() -> int:
+    """Return the machine's boot time in seconds since 1970."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("btime "))
 
 
 def _build() -> Values:
@@ -121,7 +140,7 @@ def routes_with(
     why_not_ready: Callable[[], Sequence[str]],
     warnings: Callable[[], Sequence[str]] = tuple,
 ) -> list[web.RouteDef]:
-    """`metrics` answers with them; the others are as `Probed` says."""
+    """Return the routes. `metrics` is the handler of `/metrics`; the other arguments are as in `Probed`."""
 
     async def live(_: web.Request) -> web.Response:
         return web.json_response({"live": True})

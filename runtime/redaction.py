@@ -1,7 +1,7 @@
-"""Keeps secrets out of what is shown: settings, the security file, lines of the log. What is shown ends up in tickets.
+"""Redaction of secrets in settings, the security file and log lines, because they are attached to tickets.
 
-A secret has its place: a parameter of the archive's URL, a field of the security file whose name says so, a header.
-Files that hold one are named, and never read here.
+Secrets are in parameters of the archive's URL, in known fields of the security file, and in headers. Files with secrets
+are shown by path, and never read here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 HIDDEN: Final = "…"
 
 NAMES: Final = ("secret_key", "session_token", "token", "password", "public_key")
-"""Fields and parameters whose value may be the secret itself. Of keys a path is shown, and data is not."""
+"""Fields and parameters that may contain the secret itself. A key's path is shown, but inline data are redacted."""
 
 _PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -28,14 +28,14 @@ _PATTERNS: Final = tuple(
 
 
 def without_secrets(text: str) -> str:
-    """`text` with `HIDDEN` in place of what stands where secrets stand: in URLs, headers and tokens."""
+    """Replace secrets in `text` by `HIDDEN`: in URLs, headers and tokens."""
     for pattern in _PATTERNS:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 
 
 def hidden(value: Any, name: str = "") -> Any:
-    """JSON without secrets; `name` is the field that has `value`."""
+    """Return JSON with redacted secrets; `name` is the field of `value`."""
     if isinstance(value, Mapping):
         return {key: hidden(one, str(key)) for key, one in value.items()}
     if isinstance(value, str):

@@ -1,10 +1,10 @@
-"""A broker's REST interface, asked in blocking calls: by commands and by Spark; and what its statuses mean.
+"""Blocking client of a broker's REST interface, for commands and Spark; mapping of HTTP statuses to errors.
 
-An answer is JSON, or bytes as they are; a refusal is JSON with one field, `reason`, which becomes the sentence of the
-`QuireError` that fits the status (`error_of`, which brokers that ask one another use, too). A broker that does not
-own the topic redirects to the one that does, by 307, and is followed.
+A success is JSON or raw bytes. An error is JSON with the field `reason`, which becomes the message of the `QuireError`
+for the status (`error_of`, also used between brokers). A broker that does not own the topic redirects to its owner by
+307, which the client follows.
 
-Standard library only: the import of a client library would take longer than the request of a command.
+Standard library only: importing an HTTP client library would take longer than the request of a command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TLS_PORT: Final = 8443
 DEFAULT_URL: Final = f"http://127.0.0.1:{PORT}"
 REDIRECTS_MAX: Final = 5
 PAUSE_S: Final = 0.25
-"""Before the second attempt; doubled before each one after that."""
+"""Delay before the second attempt in seconds; it doubles with each further attempt."""
 
 _TRY_AGAIN: Final = (429, 500, 502, 503, 504)
 _KINDS: Final[Mapping[int, type[QuireError]]] = {
@@ -57,33 +57,38 @@ _KINDS: Final[Mapping[int, type[QuireError]]] = {
 
 @cache
 def _direct() -> OpenerDirector:
-    """Without proxies. Made once: that takes a millisecond, as long as the request itself."""
+    """Return the opener without proxies.
+
+    It is cached, because creating it takes a millisecond, as long as a request.
+    """
     return build_opener(ProxyHandler({}))
 
 
 def error_of(status: int, text: str) -> QuireError:
-    """The error that the broker had, by the `status` and the body of its answer."""
+    """Return the broker's error for the `status` and the body of a response."""
     kind = ConfigurationError if 400 <= status < 500 else QuireError
     return _KINDS.get(status, kind)(reason_of(status, text))
 
 
 def reason_of(status: int, text: str) -> str:
-    """Why the broker refused, in its own words when it has some."""
+    """Return the `reason` in a broker's error, else the text of the response."""
     try:
         return str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):
-        return text.strip() or f"the broker answered {status}"
+        return text.strip() or f"the broker returned status {status}"
 
 
 class Admin:
-    """The REST interface at `url`. It holds nothing open, so it may be pickled.
+    """Client of the REST interface at `url`. It keeps no connection open, so it may be pickled.
 
-    `attempts`: how often it asks in all while a broker cannot be reached or cannot answer now. Only who reads should
-    give more than one. `is_neighbour`: proxies of the environment, which are for the world outside, are left out.
-    `tls` is for https:// addresses, `credentials` are presented wherever it is redirected; `meanwhile` is entered while
-    it waits for an answer.
+    - `attempts`: total number of attempts while brokers are unreachable or unavailable; more than one for reads only.
+    - `is_neighbour`: ignore the proxies in the environment, because the broker is in the same network.
+    - `tls`: used for https:// addresses.
+    - `credentials`: presented to the broker, and to brokers to which it redirects.
+    - `meanwhile`: context that is entered while the client waits for a response.
+
     Every method raises `NotFound`, `AlreadyExists`, `InUse`, `ConfigurationError`, `Unavailable`, or a plain
-    `QuireError` for what failed inside the broker.
+    `QuireError` for an internal error of the broker.
     """
 
     def __init__(
@@ -120,7 +125,7 @@ class Admin:
         return self._ask("DELETE", path, None)
 
     def get_raw(self, path: str) -> tuple[Mapping[str, str], bytes]:
-        """The answer's headers, by names in small letters, and its body as it is."""
+        """Send a GET request. Return the response's headers, by lower-case name, and its body."""
         return self._fetch("GET", path, None)
 
     def _ask(self, method: str, path: str, body: Any) -> Any:
@@ -171,16 +176,18 @@ class Admin:
     def _followed(self, location: str) -> str:
         if self.url.startswith("https://") and not location.startswith("https://"):
             raise ConfigurationError(
-                f"{self.url} redirects to {location}, which is without TLS; give it TLS, too"
+                f"{self.url} redirects to {location}, which has no TLS; enable TLS there, too"
             )
         return location
 
     def _not_trusted(self, error: Exception) -> ConfigurationError:
         why = why_failed(getattr(error, "reason", error))
-        return ConfigurationError(f"{self.url} is not trusted: {why}; name the authority that has signed it")
+        return ConfigurationError(
+            f"{self.url} is not trusted: {why}; set the authority that signed its certificate"
+        )
 
     def _no_broker(self) -> ConfigurationError:
         return ConfigurationError(
-            f"what answers at {self.url} is not a broker's REST interface, such as {DEFAULT_URL}; "
-            "is it the clients' port?"
+            f"{self.url} is not a broker's REST interface, such as {DEFAULT_URL}; "
+            "check that it is not the port of Pulsar clients"
         )

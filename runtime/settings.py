@@ -1,8 +1,8 @@
-"""Settings: one frozen dataclass per service, from which the file, the environment and the flags all come.
+"""Settings: one frozen dataclass per service, which defines the keys of the file, the environment and the flags.
 
 A setting has one name. `journal_group_bytes_max` is the flag `--journal-group-bytes-max`, the variable
-`QUIRE_JOURNAL_GROUP_BYTES_MAX` and the TOML key `journal_group_bytes_max`. A flag beats the environment, which beats
-the file, which beats the default. Sizes and times are written with units: `64MiB`, `250ms`, `7d`.
+`QUIRE_JOURNAL_GROUP_BYTES_MAX` and the TOML key `journal_group_bytes_max`. Precedence: flag, environment, file,
+default. Sizes and times are written with units: `64MiB`, `250ms`, `7d`.
 
 A settings class looks like this:
 
@@ -12,7 +12,7 @@ A settings class looks like this:
 
         def validate(self) -> None: ...      # raises ConfigurationError
 
-`load` puts one together and remembers where each value came from, for `quire config show`.
+`load` returns a settings object with the source of each value, for `quire config show`.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ S = TypeVar("S")
 
 
 def setting(default: Any, prose: str, *, unit: str = "") -> Any:
-    """A field of a settings class: its safe default, one sentence of prose, and `BYTES` or `MILLISECONDS`."""
+    """Define a setting: its default, its description in one sentence, and its unit, `BYTES` or `MILLISECONDS`."""
     return field(default=default, metadata={"prose": prose, "unit": unit})
 
 
 @dataclass(frozen=True)
 class Loaded(Generic[S]):
-    """Settings and, for each name, where its value came from: `flag`, `environment`, `file` or `default`."""
+    """Settings, and the source of each by name: `flag`, `environment`, `file` or `default`."""
 
     values: S
     sources: Mapping[str, str]
 
 
 def parse_size(text: str) -> int:
-    """`64MiB` in bytes. Raises `ConfigurationError`."""
+    """Parse `64MiB` to bytes. Raises `ConfigurationError`."""
     return _parse_number(text, _SIZE_UNITS, "a size such as 64MiB")
 
 
 def parse_duration_ms(text: str) -> int:
-    """`250ms`, `7d` in milliseconds. Raises `ConfigurationError`."""
+    """Parse `250ms`, `7d` to milliseconds. Raises `ConfigurationError`."""
     return _parse_number(text, _TIME_UNITS, "a time such as 250ms or 7d")
 
 
 def parse_address(text: str, name: str = "address") -> tuple[str, int]:
-    """`127.0.0.1:6650` or `[::1]:6650` as host and port. Raises `ConfigurationError` that says `name`."""
+    """Parse `127.0.0.1:6650` or `[::1]:6650` to host and port. Raises `ConfigurationError` that contains `name`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"{name} {text!r} is not an address such as 127.0.0.1:6650")
@@ -74,12 +74,12 @@ def parse_address(text: str, name: str = "address") -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """The reverse of `parse_address`: an IPv6 host in brackets."""
+    """Format host and port, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Return whether `host` is a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -94,7 +94,7 @@ def _parse_number(text: str, units: Mapping[str, int], what: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """Bytes as a person writes them: exact, with the largest unit that divides it."""
+    """Format bytes exactly, with the largest unit that divides them."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count and count % factor == 0:
             return f"{count // factor}{unit}"
@@ -102,7 +102,7 @@ def format_size(count: int) -> str:
 
 
 def format_duration_ms(ms: int) -> str:
-    """Milliseconds as a person writes them, exact."""
+    """Format milliseconds exactly, with a unit."""
     for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if ms and ms % factor == 0:
             return f"{ms // factor}{unit}"
@@ -117,9 +117,9 @@ def load(
     file: Path | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Loaded[S]:
-    """Put a settings object together and validate it. Raises `ConfigurationError` that names the setting.
+    """Load a settings object and validate it. Raises `ConfigurationError` that contains the setting's name.
 
-    `flags` maps names to values or to None (not given). `defaults` are a process's own, in place of the class's.
+    `flags` maps names to values; None means that the flag was not given. `defaults` override those of `kind`.
     """
     from_file = read_file(file) if file is not None else {}
     values: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def load(
     hints = get_type_hints(kind)
     for spec in fields(kind):  # type: ignore[arg-type]
         found = _find(spec, flags or {}, environment, from_file)
-        if found is None or (found[1] == "" and spec.name in (defaults or {})):  # empty: the process knows
+        if found is None or (found[1] == "" and spec.name in (defaults or {})):  # "": the process's default
             sources[spec.name] = "default"
             if spec.name in (defaults or {}):
                 values[spec.name] = (defaults or {})[spec.name]
@@ -142,7 +142,7 @@ def load(
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """A TOML file's keys. Raises `ConfigurationError` when it cannot be read."""
+    """Read a TOML file's keys. Raises `ConfigurationError` if it is unreadable."""
     try:
         return tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -150,11 +150,16 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def refuse_unknown_keys(file: Path, kinds: tuple[type, ...]) -> None:
-    """Raise `ConfigurationError` when the file has a key that none of `kinds` knows."""
+    """Raise `ConfigurationError` if the file has a key that is in none of `kinds`."""
     known = {spec.name for kind in kinds for spec in fields(kind)}
     unknown = sorted(set(read_file(file)) - known)
     if unknown:
-        raise ConfigurationError(f"{file} sets {', '.join(unknown)}, which is no setting of this process")
+        raise ConfigurationError(f"{file} sets {', '.join(unknown)}, which is not a setting of this process")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"QUIRE_{name.upper()}"
 
 
 def _find(
@@ -162,7 +167,7 @@ def _find(
 ) -> tuple[str, Any] | None:
     if flags.get(spec.name) is not None:
         return "flag", flags[spec.name]
-    variable = f"QUIRE_{spec.name.upper()}"
+    variable = variable_of(spec.name)
     if variable in environment:
         return "environment", environment[variable]
     if spec.name in from_file:
@@ -171,7 +176,7 @@ def _find(
 
 
 def convert(spec: Field[Any], hint: Any, raw: Any) -> Any:
-    """`raw` (text or a TOML value) as the field's type. Raises `ConfigurationError` naming the setting."""
+    """Convert `raw` (text or a TOML value) to the field's type. Raises `ConfigurationError` that contains its name."""
     try:
         return _convert(spec, hint, raw)
     except ConfigurationError as error:
@@ -204,9 +209,9 @@ def _parse_bool(text: str) -> bool:
 
 
 def show(spec: Field[Any], value: Any) -> str:
-    """A value as it would be written in the file or on the command line."""
+    """Format a value as in the file or on the command line."""
     if spec.metadata.get("unit") and value < 0:
-        return str(value)  # -1: no limit, whatever the unit
+        return str(value)  # -1: no limit, in any unit
     if spec.metadata.get("unit") == BYTES:
         return format_size(value)
     if spec.metadata.get("unit") == MILLISECONDS:
@@ -217,16 +222,16 @@ def show(spec: Field[Any], value: Any) -> str:
 
 
 def shown(loaded: Loaded[Any]) -> Iterator[tuple[str, str, str]]:
-    """Each setting's name, its value as it would be written, without secrets, and where it came from."""
+    """Yield each setting's name, its formatted value with redacted secrets, and its source."""
     for spec in fields(loaded.values):
         value = without_secrets(show(spec, getattr(loaded.values, spec.name)))
         yield spec.name, value, loaded.sources[spec.name]
 
 
 def sample_toml(kinds: tuple[type, ...], defaults: Mapping[str, Any] | None = None) -> str:
-    """A configuration file with every setting at its default, commented out, with its prose.
+    """Return a configuration file with all settings, commented out, at their defaults, with their descriptions.
 
-    `defaults` are a process's own, in place of the classes'.
+    `defaults` override those of the classes.
     """
     own = defaults or {}
     lines = ["# Every setting, at its default. Flags and QUIRE_… variables beat this file.", ""]

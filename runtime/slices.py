@@ -1,17 +1,17 @@
-"""What is too much for one turn of the event loop, done in slices: one slice a turn, over all who have some.
+"""Scheduler of long work: at most one slice per turn, over all callers. A *turn* is one iteration of the event loop.
 
-A loop that gave every peer with much to do a slice of each turn would turn slower with each such peer, and everybody
-else would wait for all of them. So these wait for one another, in the order of asking, and the others wait for one
-slice at most. Whoever asks makes its slice short (a millisecond or two), and asks again for the next one.
+If every peer with much work had a slice in each turn, turns would become longer with each such peer. So callers queue
+for a slice in order, and all other work waits for at most one slice. A caller keeps its slice short (one or two
+milliseconds), and queues again for the next one.
 
-Between two slices the loop has `PAUSE_S` for everybody else, and `PAUSE_SHARE` times as long as the slice took with
-the turn that it was in. A message takes some turns from the socket to the disk and back, in which the journal's thread
-needs the interpreter as well: beside slices without a pause it would wait for each. So slices take a quarter of a loop
-that has little else to do, and less of a busy one.
+Between two slices, the loop is free for other work for `PAUSE_S`, and for `PAUSE_SHARE` times the duration of the
+slice. A message takes several turns from the socket to the disk and back, and the journal's thread needs the
+interpreter as well: without pauses, it would wait for a slice each time. So slices take a quarter of the time of an
+idle loop, and less of a busy one.
 
-A `Share` is for work that comes by itself, such as what is read from sockets: so much of it in one turn, over all. Who
-comes when it is spent goes on in a later one, in the order of asking: in every fourth, so that of the turns that a
-message takes most are short ones. There is no pause: where nobody else has work, turns without work take microseconds.
+A `Share` limits input, such as bytes from sockets, in one turn, over all callers. Callers beyond the limit continue in
+order, in every fourth turn, so that most turns that a message needs are short. There is no pause, because turns without
+other work take microseconds.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ T = TypeVar("T")
 
 
 class Slices:
-    """One for an event loop."""
+    """Scheduler of slices of one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_due = False
-        """The next slice has its time, or one is under way."""
+        """True if the next slice is scheduled, or one is in progress."""
         self._pause_until_s = 0.0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting callers."""
         return len(self._waiting)
 
     def put(self, work: Callable[[], None]) -> None:
-        """Do `work` in a later turn, alone among those that were put here. It does not raise."""
+        """Run `work` in a later iteration of the event loop, as its only slice. `work` must not raise."""
         self._waiting.append(work)
         self._expect()
 
     async def turn(self) -> None:
-        """Wait for a turn in which nobody else that waits here has one."""
+        """Wait for a turn in which no other caller has a slice."""
         come = asyncio.get_running_loop().create_future()
         self.put(lambda: None if come.done() else come.set_result(None))
         await come
 
     async def parts(self, many: Sequence[T], count: int) -> AsyncIterator[Sequence[T]]:
-        """`many` by `count` at a time: the first at once, each further one in a turn of its own."""
+        """Yield `count` of `many` at a time: the first at once, each further one in its own turn."""
         for start in range(0, len(many), count):
             if start:
                 await self.turn()
@@ -68,7 +68,7 @@ class Slices:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self._waiting.popleft()()
-        # Behind what the work has woken (`turn`), which is what takes the time then.
+        # Measure after the callbacks that the work has scheduled (see `turn`), because they do the actual work.
         loop.call_soon(self._done, began_s)
 
     def _done(self, began_s: float) -> None:
@@ -79,27 +79,30 @@ class Slices:
 
 
 class Share:
-    """One for an event loop and a kind of work."""
+    """Limit of one kind of work in a turn of an event loop."""
 
     def __init__(self, weight_max: int) -> None:
-        """`weight_max`: in one turn of the loop, but for the last piece."""
+        """Create a share of `weight_max` per turn; only the last piece of work in a turn may exceed it."""
         self._weight_max = weight_max
         self._weight = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.is_spent = False
-        """In this turn."""
+        """True if the share of this turn is used up."""
         self._is_due = False
         self._turns_since = 0
-        """Those who waited went on."""
+        """Number of turns since the last waiting callers continued."""
 
     def spend(self, weight: int) -> None:
-        """So much was done in this turn."""
+        """Count work of this turn."""
         self._weight += weight
         self.is_spent = self._weight >= self._weight_max
         self._expect()
 
     def wait(self, weight: int, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in a later turn that should have room for `weight`. It does not raise."""
+        """Call `go_on` in a later turn that has not used up its share. `weight` is the estimated work of `go_on`.
+
+        `go_on` must not raise.
+        """
         self._waiting.append((weight, go_on))
         self._expect()
 

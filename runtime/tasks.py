@@ -1,9 +1,8 @@
-"""One way to start a task, so that none is lost and no failure is silent; `promise` for who awaits a callback.
+"""Background tasks with an owner, whose failures are logged; and `promise`, for callers that await a callback.
 
-asyncio keeps only a weak reference to a task and tells of its exception when the garbage collector finds it, if
-ever. A `TaskGroup` of the standard library waits for its tasks, which a server's background work must not. So:
-a `Tasks` belongs to whoever starts tasks; it holds them, logs what fails, and cancels and awaits all of them when
-its owner stops.
+asyncio keeps only a weak reference to a task, and reports its exception only when the garbage collector frees it. A
+`TaskGroup` waits for its tasks, which is wrong for a server's background work. So each owner has a `Tasks`, which
+references its tasks, logs their failures, and cancels and awaits them when the owner stops.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """The background tasks of one owner."""
+    """Background tasks of one owner."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """In the order in which they were started, so that a stop is the same each time."""
+        """Running tasks in order of their start, so that the order of a stop is deterministic."""
         self._log = logging.getLogger(f"quire.{owner}")
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, T], what: str) -> asyncio.Task[T]:
-        """Run `work` in the background; a failure is logged with `what`, unless somebody awaits the task too."""
+        """Run `work` in the background; a failure is logged with `what`, unless a caller awaits the task too."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {what}")
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def start_every(self, seconds: float, act: Callable[[], Awaitable[None]], what: str) -> None:
-        """Do `act` every so many seconds, for good; what it raises is logged, and it goes on."""
+        """Call `act` every `seconds`. Its exceptions are logged, and the calls continue."""
         self.start(self._every(seconds, act, what), what)
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[None]], what: str) -> None:
@@ -47,7 +46,7 @@ class Tasks:
             try:
                 await act()
             except Exception:
-                self._log.exception("%s failed, which is done every %g s; it goes on", what, seconds)
+                self._log.exception("%s failed; it runs again in %g s", what, seconds)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
@@ -58,7 +57,7 @@ class Tasks:
             self._log.error("%s failed: %s", task.get_name(), error, exc_info=error)
 
     async def stop(self) -> None:
-        """Cancel what still runs and wait until it has ended. Tasks that end by themselves are no error."""
+        """Cancel the running tasks, and wait for their end."""
         current = asyncio.current_task()
         running = [task for task in self._tasks if task is not current]
         for task in running:
@@ -67,7 +66,7 @@ class Tasks:
 
 
 def promise() -> tuple[asyncio.Future[None], Callable[[QuireError | None], None]]:
-    """A future, and the callback that ends it: None when what is awaited is done, else why it is not."""
+    """Return a future, and the callback that completes it: with None on success, else with the error."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: QuireError | None) -> None:

@@ -1,13 +1,13 @@
-"""OpenTelemetry: metrics and traces by OTLP over HTTP, for who asks for it (`pip install 'quire[otel]'`).
+"""OpenTelemetry export: metrics and traces by OTLP over HTTP (optional: `pip install 'quire[otel]'`).
 
-    --otel-endpoint URL ─┬─▶ metrics: all that /metrics says, every minute          URL/v1/metrics
-                         └─▶ a tracer, for who has something to trace                URL/v1/traces
+    --otel-endpoint URL ─┬─▶ metrics: all of /metrics, every minute                 URL/v1/metrics
+                         └─▶ a tracer, for spans of messages                         URL/v1/traces
 
-The metrics are those of the table (`metric_table`), so this has no instruments of its own: what a scrape would read is
-put into OTLP's words. A name has no `_total` there, for the kind says it, and units are OTLP's.
+The metrics are those of the table (`metric_table`), without OpenTelemetry's instruments: the values of a scrape are
+converted to OTLP. Names have no `_total`, because the kind implies it, and units are OTLP's.
 
-What else there is to say (headers, certificates, compression, attributes of the resource) is said by OpenTelemetry's
-own variables, `OTEL_EXPORTER_OTLP_HEADERS` and others. Nothing of OpenTelemetry is imported without an endpoint.
+OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_HEADERS` and others) set headers, certificates, compression, and
+attributes of the resource. Without an endpoint, OpenTelemetry is not imported.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 _UNITS: Final = {"seconds": "s", "bytes": "By", "messages": "{message}", "ratio": "1"}
 _END_S: Final = 2.0
-"""How long a process that ends waits for what is being sent."""
+"""Seconds that a stopping process waits for pending exports."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TelemetrySettings:
-    """What is sent to a collector of OpenTelemetry."""
+    """Settings of the OpenTelemetry export."""
 
     otel_endpoint: str = setting(
         "",
@@ -58,7 +58,7 @@ class TelemetrySettings:
     )
 
     def validate(self) -> None:
-        """Raises `ConfigurationError`."""
+        """Check the values. Raises `ConfigurationError`."""
         if self.otel_metrics_ms < 0 or self.otel_trace_one_in < 0:
             raise ConfigurationError("otel_metrics_ms and otel_trace_one_in must not be negative")
         if not self.otel_endpoint:
@@ -66,7 +66,7 @@ class TelemetrySettings:
         parts = urlsplit(self.otel_endpoint)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ConfigurationError(
-                f"otel_endpoint {self.otel_endpoint!r} is no URL such as http://HOST:4318"
+                f"otel_endpoint {self.otel_endpoint!r} is not a URL such as http://HOST:4318"
             )
         try:
             import opentelemetry.exporter.otlp.proto.http  # noqa: F401
@@ -78,7 +78,7 @@ class TelemetrySettings:
 
 
 def resource(service: str, instance: str) -> Resource:
-    """Whose metrics and spans they are; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+    """Return the resource of metrics and spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     own = {"service.name": service, "service.instance.id": instance, "service.version": __version__}
@@ -86,7 +86,10 @@ def resource(service: str, instance: str) -> Resource:
 
 
 def tracer_provider(settings: TelemetrySettings, of: Resource) -> TracerProvider:
-    """Makes spans below those that their sender samples, and sends them in the background. To be shut down."""
+    """Create a tracer provider for children of sampled spans, which exports in the background.
+
+    The caller shuts it down at the end.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -101,7 +104,7 @@ def tracer_provider(settings: TelemetrySettings, of: Resource) -> TracerProvider
 
 
 class MetricsSender:
-    """Sends what `scrapes` would answer, from `start` to `stop`, one after another."""
+    """Exporter of the metrics of `scrapes`, at an interval, from `start` to `stop`."""
 
     def __init__(self, settings: TelemetrySettings, of: Resource, scrapes: Scrapes) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -111,7 +114,7 @@ class MetricsSender:
         self._scrapes = scrapes
         self._exporter = OTLPMetricExporter(settings.url("metrics"))
         self._began_ns = time.time_ns()
-        self._threads = DaemonThreads(1, "quire-otel")  # the exporter blocks, and tries again
+        self._threads = DaemonThreads(1, "quire-otel")  # the exporter blocks, and retries
         self._tasks = Tasks("otel")
 
     def start(self) -> None:
@@ -129,10 +132,10 @@ class MetricsSender:
             try:
                 await self._threads.run(lambda values=values: self._send(values))  # type: ignore[misc]
             except Exception:
-                _log.exception("metrics could not be sent; the next ones are")
+                _log.exception("metrics export failed; trying again at the next interval")
 
     def _send(self, values: Values) -> None:
-        """What goes wrong on the way the exporter logs itself."""
+        """Export the metrics; the exporter itself logs failures."""
         from opentelemetry.sdk.metrics import export as otlp
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -142,10 +145,10 @@ class MetricsSender:
 
 
 def in_otlp(values: Values, began_ns: int, now_ns: int) -> Iterator[otlp.Metric]:
-    """Each metric in OTLP's words, in the order of the table."""
+    """Yield each metric in OTLP, in the order of the table."""
     from opentelemetry.sdk.metrics import export as otlp
 
-    none: Any = None  # neither the least nor the greatest is kept; the exporter leaves out what is None
+    none: Any = None  # minimum and maximum are not recorded; the exporter omits None
     for name, metric in BY_NAME.items():
         if name not in values:
             continue
@@ -163,7 +166,7 @@ def in_otlp(values: Values, began_ns: int, now_ns: int) -> Iterator[otlp.Metric]
             else:
                 numbers.append(
                     otlp.NumberDataPoint(*of, int(one) if isinstance(one, int) else one)
-                )  # no bool
+                )  # OTLP has no bool
         cumulative = otlp.AggregationTemporality.CUMULATIVE
         data: otlp.Sum | otlp.Gauge | otlp.Histogram = otlp.Gauge(numbers)
         if metric.kind is Kind.COUNTER:

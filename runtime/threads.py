@@ -1,9 +1,8 @@
-"""Helper threads: for calls into libraries that block, and may never come back, and for what takes long to compute.
+"""Helper threads for blocking library calls that may hang, and for long computations.
 
-The standard library's pool waits for its threads when the interpreter ends, so one call that hangs (a network without
-a time-out of its own, a mount that is gone) keeps a process alive that was told to stop. These threads are daemons: a
-process that has waited long enough ends without them. So what they do must stand being cut off at any point, as by a
-kill.
+`ThreadPoolExecutor` waits for its threads at exit, so one hanging call (a connection without a time-out, a dead mount)
+would keep a stopped process alive. These threads are daemons: a process exits without them after a time-out. So their
+work must tolerate an abrupt end, as by SIGKILL.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ P = ParamSpec("P")
 
 WORK_S: Final = 0.001
 REST_SHARE: Final = 3
-"""Of the time that was worked: a helper has a quarter of the interpreter at most."""
+"""Pause of a helper thread, as a multiple of its working time: it uses the interpreter for at most a quarter."""
 
 
 class DaemonThreads(Executor):
-    """An executor with `count` threads at most, each started when all others are busy."""
+    """Executor with at most `count` threads; each is started when all others are busy."""
 
     def __init__(self, count: int, name: str) -> None:
         assert count > 0
@@ -42,7 +41,7 @@ class DaemonThreads(Executor):
         future: Future[T] = Future()
         with self._lock:
             if self._is_closed:
-                raise RuntimeError(f"the threads {self._name} are closed")
+                raise RuntimeError(f"executor {self._name} is closed")
             self._queue.put((future, partial(work, *args, **kwargs)))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._count:
                 thread = threading.Thread(target=self._main, name=self._name, daemon=True)
@@ -51,14 +50,14 @@ class DaemonThreads(Executor):
         return future
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, done on one of these threads.
+        """Run `work` on one of these threads and return its result.
 
-        Nobody else touches what it works on meanwhile. It goes on when its caller is cancelled, to its own end.
+        No other code may use the data of `work` before it returns. It runs to its end even if the caller is cancelled.
         """
         return await asyncio.get_running_loop().run_in_executor(self, work)
 
     def close(self, patience_s: float) -> bool:
-        """Take nothing more and wait for what was submitted; False when that takes longer than `patience_s`."""
+        """Accept no more work, and wait for the submitted work. Return False if it takes longer than `patience_s`."""
         with self._lock:
             self._is_closed = True
             for _ in self._threads:
@@ -76,15 +75,15 @@ class DaemonThreads(Executor):
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
-            del job, future, work  # an idle thread holds on to nothing
+            del job, future, work  # an idle thread references no objects
             self._idle.release()
 
 
 class Breather:
-    """Called now and then by what computes for long on a helper thread: it rests, so that the loop has the interpreter.
+    """Throttle of a long computation on a helper thread: a call sleeps if the computation has run for `WORK_S`.
 
-    The interpreter is handed over each half millisecond, but only by a thread that runs: one that the machine has put
-    aside for others keeps it, and the loop waits for both. The more a thread rests, the rarer that is.
+    A running thread releases the interpreter lock every half millisecond. But a thread that the kernel has preempted
+    keeps the lock, and the event loop waits for it. The pauses make this rarer.
     """
 
     def __init__(self) -> None:

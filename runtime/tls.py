@@ -1,10 +1,9 @@
-"""The client's side of TLS: files of certificates as an `SSLContext`, and errors of files in words.
+"""TLS of clients: certificate files as an `SSLContext`, with readable errors.
 
-A client trusts the authorities that it names, else those of the system, and always looks whether the certificate is for
-the host that it asked for. Nothing here turns either off: a connection that anybody may read in the middle is no better
-than a plain one, and looks as if it were.
+A client trusts the configured authorities, else those of the system, and always verifies the host name of the
+certificate. Verification cannot be turned off, because an interceptable connection would only look safe.
 
-`ClientTls` is paths and no more, so it may be pickled and compared; a context is made of it where it is used.
+`ClientTls` has only paths, so it can be pickled and compared; contexts are created on use.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from typing import Final
 from quire.runtime.errors import ConfigurationError
 
 PEM_BYTES_MAX: Final = 4 << 20
-"""A file of all authorities that a system trusts has a quarter of a megabyte."""
+"""Limit of a PEM file. A file of all authorities of a system has 256 KiB."""
 
 
 @dataclass(frozen=True)
 class ClientTls:
-    """Paths of PEM files. `authority` "": the system's; `certificate` and `key`: what the client says it is."""
+    """Paths of PEM files. An empty `authority` means the system's; `certificate` and `key` authenticate the client."""
 
     authority: str = ""
     certificate: str = ""
     key: str = ""
 
     def context(self) -> SSLContext:
-        """Of the files as they are now; others may have the same, so it is not to be changed.
+        """Return a context of the current files. It is shared, so do not change it.
 
-        Raises `ConfigurationError` that names the file.
+        Raises `ConfigurationError` that contains the file.
         """
         return _context(self, tuple(changes_of(file) for file in self.files))
 
@@ -46,7 +45,7 @@ class ClientTls:
 
 @lru_cache(maxsize=8)
 def _context(files: ClientTls, _as_they_are: tuple[object, ...]) -> SSLContext:
-    context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which checks hosts' names
+    context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # also verifies host names
     context.minimum_version = TLSVersion.TLSv1_2
     if files.authority:
         trust(context, files.authority)
@@ -58,7 +57,10 @@ def _context(files: ClientTls, _as_they_are: tuple[object, ...]) -> SSLContext:
 
 
 def changes_of(file: str) -> tuple[int, int, int]:
-    """What changes when a file is written, or another one takes its place. Links are followed: mounted secrets are."""
+    """Return a value that changes when a file is written or replaced.
+
+    Symbolic links are followed, because mounted secrets consist of them.
+    """
     try:
         found = os.stat(file)
     except OSError:
@@ -67,46 +69,51 @@ def changes_of(file: str) -> tuple[int, int, int]:
 
 
 def trust(context: SSLContext, authority: str) -> None:
-    """Certificates that an authority of the file has signed are believed. Raises `ConfigurationError`."""
+    """Add the authorities in a file to a context. Raises `ConfigurationError`."""
     text = read_pem(authority, "the authority")
     try:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(
-            f"{authority} holds no whole certificate of an authority ({_why(error)}); write it anew, as PEM"
+            f"{authority} has no valid certificate of an authority ({_why(error)}); write the file again, as PEM"
         ) from None
 
 
 def present(context: SSLContext, certificate: str, key: str) -> None:
-    """Show `certificate`, followed in its file by those between it and the authority. Raises `ConfigurationError`."""
+    """Load `certificate`, a file that also has the intermediate certificates, and its key.
+
+    Raises `ConfigurationError`.
+    """
     if not certificate or not key:
         missing, other = ("certificate", key) if key else ("key", certificate)
-        raise ConfigurationError(f"{other} needs a {missing} beside it: name both, or neither")
+        raise ConfigurationError(f"{other} needs a {missing}: set both, or neither")
     read_pem(certificate, "the certificate")
     if "ENCRYPTED" in read_pem(key, "the key"):
         raise ConfigurationError(
-            f"the key {key} has a pass phrase, which nobody is here to type; take one without"
+            f"the key {key} has a pass phrase, which a server cannot enter; use a key without one"
         )
     try:
         context.load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            raise ConfigurationError(f"the key {key} is not that of the certificate {certificate}") from None
+            raise ConfigurationError(
+                f"the key {key} does not belong to the certificate {certificate}"
+            ) from None
         raise ConfigurationError(
-            f"{certificate} and {key} are not a certificate and its key, as PEM ({_why(error)})"
+            f"{certificate} and {key} are not a certificate and its key in PEM format ({_why(error)})"
         ) from None
 
 
 def read_pem(path: str, what: str) -> str:
-    """Raises `ConfigurationError`. A secret that stands in a wrong file is not told."""
+    """Read a PEM file. Raises `ConfigurationError`, which quotes no content, because it may be a secret."""
     try:
         with Path(path).open("rb") as file:
             found = file.read(PEM_BYTES_MAX + 1)
         text = found.decode("ascii", "ignore")
     except OSError as error:
-        raise ConfigurationError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+        raise ConfigurationError(f"cannot read {what} {path}: {error.strerror or error}") from None
     if len(found) > PEM_BYTES_MAX or "-----BEGIN " not in text:
-        raise ConfigurationError(f"{what} {path} is not a PEM file (a text with a line -----BEGIN …)")
+        raise ConfigurationError(f"{what} {path} is not a PEM file (text with a line -----BEGIN …)")
     return text
 
 
@@ -115,13 +122,13 @@ def _why(error: Exception) -> str:
 
 
 def peer_certificate(transport: BaseTransport | None) -> bytes:
-    """The other side's, DER, as TLS has verified it; empty when none came, without TLS, or without a connection."""
+    """Return the peer's verified certificate in DER; b"" without a certificate, TLS, or a connection."""
     tls = None if transport is None else transport.get_extra_info("ssl_object")
     return (tls.getpeercert(binary_form=True) or b"") if tls is not None else b""
 
 
 def why_failed(error: BaseException) -> str:
-    """What went wrong between two peers, in words that say whose certificate is to be mended."""
+    """Return the reason of a failed handshake, and the side whose certificate is invalid."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):

@@ -1,9 +1,11 @@
-"""How much may pass per second: a bucket of tokens on a clock from outside. No I/O.
+"""Token bucket, which uses the caller's clock. No I/O.
 
-A bucket fills with `rate` tokens a second up to `burst`. A caller that comes while there are tokens is let in with all
-that it brings, and may so leave the bucket in debt; the next one waits until the debt is paid. So nothing that belongs
-together is torn apart, a message larger than the burst passes too, and over any time t no more than rate * t + burst
-passes beside the last run.
+A bucket fills with `rate` tokens a second up to `burst`. A caller that comes while there are tokens is admitted with
+all its messages, and may leave the bucket in debt; the next caller waits until the debt is paid. So a batch is never
+split, and a message larger than the burst passes too. In any time t, at most rate * t + burst tokens are taken, plus
+those of the last caller.
+
+A background task paces itself with `reserve`: it takes the tokens first, and sleeps until its debt is paid.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from __future__ import annotations
 from typing import Final
 
 ROUNDING: Final = 1e-6
-"""Of a sum of many small fills."""
+"""Tolerance for the rounding errors of many small fills."""
+
+ROUNDING_S: Final = 1e-6
+"""Maximum wait in seconds that counts as 0, because the clock may be too coarse to show that it is over."""
 
 
 class TokenBucket:
-    """Tokens of one kind. `now` is monotonic, in seconds, and never earlier than before.
+    """Token bucket that gains `rate` tokens a second. `now` is the caller's monotonic clock in seconds.
 
-    `burst` (None: a second's worth) is what it holds; no caller is let in before there are `step` tokens.
+    `burst` is the capacity; None means the tokens of one second. A caller waits until there are `step` tokens.
     """
 
     __slots__ = ("_burst", "_filled_s", "_rate", "_step", "_tokens")
@@ -30,15 +35,24 @@ class TokenBucket:
         self._filled_s = now
 
     def wait_s(self, now: float) -> float:
-        """How long until the next caller is let in; 0: now."""
+        """Return the seconds until the next caller is admitted; 0 if it is admitted now."""
         self._tokens = min(self._burst, self._tokens + (now - self._filled_s) * self._rate)
         self._filled_s = now
-        return 0.0 if self._tokens >= self._step else (self._step - self._tokens) / self._rate
+        if self._tokens >= self._step:
+            return 0.0
+        wait_s = (self._step - self._tokens) / self._rate
+        return wait_s if wait_s > ROUNDING_S else 0.0
 
     def take(self, count: int) -> None:
         self._tokens -= count
 
+    def reserve(self, count: int, now: float) -> float:
+        """Take `count` tokens. Return the seconds until the debt is paid and the next caller is admitted."""
+        self.wait_s(now)
+        self.take(count)
+        return self.wait_s(now)
+
     @property
     def whole_tokens(self) -> int:
-        """As of the last look; at least one."""
+        """Return the number of tokens at the last call of `wait_s`, at least one."""
         return max(1, int(self._tokens + ROUNDING))

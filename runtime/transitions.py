@@ -1,6 +1,6 @@
-"""A state machine's table, literally: what follows in which state after which event.
+"""Table of a state machine: the next state by state and event.
 
-A machine's file has one, named `TRANSITIONS`, beside its states and events:
+A state machine's file has a table `TRANSITIONS`, next to its states and events:
 
     TRANSITIONS: Final = Transitions("a door", {
         (None, Event.BUILT): State.OPEN,
@@ -8,9 +8,9 @@ A machine's file has one, named `TRANSITIONS`, beside its states and events:
         (State.CLOSED, Event.TORN_DOWN): None,
     })
 
-Production takes each new state from `next`. A pair that the table lacks is a bug, never what a peer sent: who talks to
-peers looks first whether an event means anything now. None is what does not exist (yet, or any more). An event's value
-says in words what happens. docs/states.md is drawn from these tables.
+`next` returns the state after an event. An event in a state without such a pair in the table is a bug: code that
+handles a peer's input first checks whether it is valid in this state. The state None means that the object does not
+exist (yet, or any more). An event's value is its description. docs/states.md is generated from these tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class Transitions(Generic[S, E]):
-    """The table of `what`, with an article: "a door"."""
+    """Table of transitions. `what` names the object, with an article: "a door"."""
 
     __slots__ = ("_table", "what")
 
@@ -32,19 +32,19 @@ class Transitions(Generic[S, E]):
         self.what = what
         self._table = dict(table)
         assert not any(mark in event.value for _, event in table for mark in ":;"), (
-            "diagrams take no such label"
+            "Mermaid labels must not contain : or ;"
         )
 
     def next(self, state: S, event: E) -> S:
-        """The state after `event`. Raises `AssertionError` when the table has none."""
+        """Return the state after `event`. Raises `AssertionError` if the table has no such transition."""
         try:
             return self._table[state, event]
         except KeyError:
             name = "that does not exist" if state is None else f"in state {state.name}"
-            raise AssertionError(f"bug: {self.what} {name} met {event.name}: {event.value}") from None
+            raise AssertionError(f"bug: {self.what} {name} received {event.name}: {event.value}") from None
 
     def draw(self) -> str:
-        """A Mermaid state diagram; it begins with None, or else with the table's first state."""
+        """Draw a Mermaid state diagram, which begins with None, or else with the table's first state."""
         events: dict[tuple[S, S], list[str]] = {}
         for (state, event), after in self._table.items():
             events.setdefault((state, after), []).append(event.value)

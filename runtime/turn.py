@@ -1,8 +1,7 @@
-"""The end of a turn of the event loop: what is put off until then is done by one call, in the order of asking.
+"""Deferred callbacks, which run at the end of a *turn*, that is, of one iteration of the event loop, in order.
 
-What is asked for meanwhile belongs to the same end. So what ends a turn in steps (topics cut blocks, the outbox sends
-them to bookies) takes no turn for each: that would be another look at the sockets, and another moment in which the loop
-lets go of the interpreter and must get it back from the threads that work for it.
+Callbacks that these callbacks defer run in the same turn. So work in several steps (topics cut blocks, the outbox sends
+them to bookies) takes one turn. More turns would poll the sockets again, and release the interpreter to helper threads.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class EndOfTurn:
-    """One for an event loop."""
+    """Deferred callbacks of one event loop."""
 
     __slots__ = ("_works",)
 
@@ -23,17 +22,19 @@ class EndOfTurn:
         self._works: list[Callable[[], None]] = []
 
     def call(self, work: Callable[[], None]) -> None:
-        """Do `work` when this turn is over."""
+        """Call `work` at the end of this turn."""
         if not self._works:
             asyncio.get_running_loop().call_soon(self._run)
         self._works.append(work)
 
     def _run(self) -> None:
         try:
-            for work in self._works:  # which grows meanwhile
+            for work in self._works:  # the list may grow during the loop
                 try:
                     work()
                 except Exception:
-                    _log.exception("a mistake of ours at the end of a turn; the others go on")
+                    _log.exception(
+                        "internal error in a callback at the end of a turn; the other callbacks continue"
+                    )
         finally:
             self._works = []

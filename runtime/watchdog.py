@@ -1,14 +1,14 @@
-"""Watches that the event loop turns, from a thread beside it.
+"""Watchdog of the event loop, on its own thread.
 
-One loop serves everybody: a turn that takes a second is a second for all. The loop counts up a number every `BEAT_S`,
-and a thread looks whether it rose. When it did not for `STALL_S`, the loop *stands*: the thread logs the stack of the
-loop's thread, once for each stall and not more often than every `LOG_AGAIN_S`; and whoever asked is called, on
-this thread, when the loop has stood for as long as it said (`when_standing`).
+One loop serves all clients: a callback that takes one second delays all of them. The loop increments a counter every
+`BEAT_S`, and a thread checks it. If the counter is unchanged for `STALL_S`, the loop is *stalled*: the thread logs the
+stack of the loop's thread, once for each stall and at most every `LOG_AGAIN_S`. It calls, on its own thread, each
+callback of `when_standing` after a stall of the callback's duration.
 
-A process that was stopped as a whole, or got no processor, is not one whose loop stands: a pause that this thread
-shared counts only as far as the process was computing meanwhile (a library that keeps the interpreter to itself).
+A process that was stopped, or got no CPU, is not stalled. So if the watchdog's thread was delayed as well, it counts
+only the CPU time of the process, for example of a library that keeps the interpreter lock.
 
-`metrics` has the lag: by how much the beats came late.
+`metrics` include the lag, which is the delay of the beats.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ BEAT_S: Final = 0.05
 STALL_S: Final = 0.2
 LOG_AGAIN_S: Final = 10.0
 STACK_CALLS: Final = 15
-"""The innermost ones that are told."""
+"""Number of innermost frames in the log line."""
 
 LATE_S: Final = 0.05
-"""The longest turn that we allow ourselves; beats that are later than this are counted."""
+"""Longest acceptable delay of a beat in seconds; longer delays are counted."""
 
 SPAN_S: Final = 30.0
-"""The largest lag is that of the last one to two of these: nobody who asks takes it from others who do."""
+"""Seconds over which the maximum lag is kept: it covers the last one to two spans, so that readers need no reset."""
 
 _log = logging.getLogger("quire.watchdog")
 
 
 class Watchdog:
-    """`start` and `stop` are called on the loop that is watched."""
+    """Watchdog of one event loop. Call `start` and `stop` on that loop."""
 
     def __init__(self) -> None:
         self._beats = 0
@@ -53,7 +53,7 @@ class Watchdog:
         self._listeners: list[tuple[Callable[[], float], Callable[[], None]]] = []
         self.lag_s = Histogram()
         self._lags_max = [0.0] * 2
-        """The largest of this span of `SPAN_S`, and of the one before."""
+        """Maximum lag of the current span of `SPAN_S`, and of the previous one."""
         self._span_ends_at = 0.0
         self._late_total = 0
         self._stalls_total = 0
@@ -71,11 +71,11 @@ class Watchdog:
         self._is_stopped.set()
 
     def when_standing(self, after_s: Callable[[], float], act: Callable[[], None]) -> None:
-        """Call `act` on the watchdog's thread, once for each stall that is as long as `after_s` says."""
+        """Call `act` on the watchdog's thread, once for each stall that is longer than `after_s()` seconds."""
         self._listeners.append((after_s, act))
 
     def lag_s_max(self) -> float:
-        """The latest that a beat was in the last one to two spans."""
+        """Return the maximum delay of a beat in the last one to two spans, in seconds."""
         return max(self._lags_max)
 
     def metrics(self) -> Values:
@@ -113,7 +113,7 @@ class Watchdog:
             looked_at = now
             if self._beats != beats:
                 if standing_s >= STALL_S:
-                    _log.warning("the event loop turns again; it stood for %.1f s", standing_s)
+                    _log.warning("the event loop runs again after a stall of %.1f s", standing_s)
                 beats, standing_s = self._beats, 0.0
                 told.clear()
                 continue
@@ -129,11 +129,11 @@ class Watchdog:
                     act()
 
     def _tell_stack(self) -> None:
-        """With the stack beside the message, as of exceptions: what a message quotes is kept on its line."""
+        """Log the loop's stack as the record's stack, because newlines in messages are escaped."""
         frame: FrameType | None = sys._current_frames().get(self._loop_thread)
         calls = traceback.format_stack(frame, limit=STACK_CALLS) if frame is not None else ["no Python code"]
         record = _log.makeRecord(
-            _log.name, logging.WARNING, __file__, 0, "the event loop stands, in:", (), None,
+            _log.name, logging.WARNING, __file__, 0, "the event loop is stalled in:", (), None,
             sinfo="".join(calls).rstrip(),
         )  # fmt: skip
         _log.handle(record)

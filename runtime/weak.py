@@ -1,8 +1,8 @@
-"""Callbacks that do not keep their owner alive.
+"""Weak callbacks, which do not keep their owner alive.
 
-What has parts is told by them what happens, and a part that simply knew its owner would make a circle: only the
-collector frees those, and it hardly ever walks over what is old (`memory`). Topics that come and go would cost some
-kilobytes each for good. So the owner keeps its parts, and they know it by `weakly` alone.
+An owner references its parts, and its parts call it back, which would form a reference cycle. Only the garbage
+collector frees cycles, and it rarely scans old objects (`memory`), so each unloaded topic would leak some kilobytes. So
+parts reference their owner only by `weakly`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Ts = TypeVarTuple("Ts")
 
 
 def weakly(method: Callable[[*Ts], None]) -> Callable[[*Ts], None]:
-    """What calls a bound `method` as long as its object lives, and does nothing afterwards."""
+    """Return a callable that calls the bound `method` while its object is alive, and does nothing afterwards."""
     assert isinstance(method, MethodType)
     owner, function = ref(method.__self__), method.__func__
 

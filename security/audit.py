@@ -1,25 +1,25 @@
-"""Who did what, or tried to: a line of JSON for each refusal, failure to log in, and administrative change.
+"""Audit log: one line of JSON for each refusal, failed authentication, and administrative change.
 
     {"time": "2026-01-31T12:00:00.000Z", "event": "denied", "role": "app", "method": "token", "address": "/10.0.0.7:47",
      "action": "PRODUCER", "on": "topic persistent://t/n/orders", "outcome": "…", "request": "17"}
 
-    event                    what                                                      file
-    login-failed, denied     what anybody can bring about who reaches a port           `audit.jsonl`
-    changed, failed          an administrative change, and one that did not succeed    `audit-changes.jsonl`
+    event                    meaning                                                   file
+    login-failed, denied     a failure that any client can cause             `audit.jsonl`
+    changed, failed          a successful and a failed administrative change    `audit-changes.jsonl`
     revoked                  a connection, producer or consumer that a change closed   `audit-changes.jsonl`
-    not-written              so many refusals came at once that some have no line      `audit.jsonl`
-    not-published            the topic took no lines for so long that some are not there
+    not-written              the number of refusals beyond the rate limit              `audit.jsonl`
+    not-published            the number of lines that could not be published
 
-Each file is renamed at `bytes_max`, and the oldest beyond `files_kept` is deleted: so who floods us with refusals
-pushes out refusals, and no change. He does not write as fast as he can ask either: refusals have `LINES_A_S_MAX` a
-second, of one host or network `LINES_OF_ONE_A_S_MAX`; the next line is preceded by one that says how many are missing.
+Each file is rotated at `bytes_max`, and the oldest file beyond `files_kept` is deleted. So a flood of refusals
+displaces only older refusals. Refusals are limited to `LINES_A_S_MAX` lines a second, and `LINES_OF_ONE_A_S_MAX` for
+one host or network. A line with the number of omitted refusals precedes the next line.
 
-For a topic the same lines wait in `unpublished`, in order, until somebody publishes them (`cli/audit_topic`): the
-oldest `UNPUBLISHED_MAX`, and then one that says how many did not find room.
+Lines for a topic wait in `unpublished`, in order, until they are published (`process/audit_topic`). At most
+`UNPUBLISHED_MAX` lines wait; further lines are omitted, and a line with their number follows.
 
-What was presented is never in a line: callers have only sentences, which quote no secret. Texts that come from clients
-are cut; JSON escapes what could make a line of its own. A line that cannot be written is told in the log once, and the
-service goes on: a full disk must not shut everybody out.
+No line contains credentials: callers pass sentences that quote no secret. Texts from clients are truncated, and JSON
+escapes line breaks. A line that cannot be written is reported in the process's log once, and the service continues,
+because a full disk must not lock out all clients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import ConfigurationError
@@ -59,16 +59,27 @@ class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         if not self.is_failing:
             _log.exception(
-                "the audit file %s cannot be written; lines are lost until it can", self.baseFilename
+                "the audit file %s cannot be written; audit lines are lost until it is writable",
+                self.baseFilename,
             )
         self.is_failing = True
 
 
+class Caller(NamedTuple):
+    """Client whose request a line records; `who` is None without authentication."""
+
+    who: Identity | None
+    address: str
+    action: str
+    request: str = ""
+    """Id that the client gave the request."""
+
+
 class AuditLog:
-    """Without a file and a topic lines go nowhere."""
+    """Audit log of a process. Without a file and a topic, lines are discarded."""
 
     def __init__(self, settings: Audit | None, clock: Clock) -> None:
-        """Raises `ConfigurationError` when a file cannot be opened."""
+        """Open the files. Raises `ConfigurationError` if one cannot be opened."""
         settings = settings or Audit()
         self._clock = clock
         self._refusals = self._changes = None
@@ -77,29 +88,21 @@ class AuditLog:
             self._changes = _opened(changes_beside(settings.file), settings)
         self._has_topic = bool(settings.topic)
         self.unpublished: deque[str] = deque()
-        """What the topic has not taken yet; whoever publishes a line removes it."""
+        """Lines that are not published yet; the publisher removes a line after publishing it."""
         self.has_unpublished = asyncio.Event()
         self.events_total = dict.fromkeys(EVENTS, 0)
         self._unwritten = self._unpublished = 0
-        """How many lines are missing that nobody was told of."""
+        """Number of omitted lines that no line has reported yet."""
         self._second = 0
         self._of_this_second: Counter[str] = Counter()
 
     def metrics(self) -> Values:
-        """How often what was to be written down; also what was not."""
+        """Return counters of events, and of omitted lines."""
         return {"quire_security_events_total": {(event,): n for event, n in self.events_total.items()}}
 
-    def record(
-        self,
-        event: str,
-        who: Identity | None,
-        address: str,
-        action: str,
-        on: str = "",
-        outcome: str = "",
-        request: str = "",
-    ) -> None:
-        """`who` is None for somebody who was not let in; `request` is what its client calls it."""
+    def record(self, event: str, caller: Caller, on: str = "", outcome: str = "") -> None:
+        """Write an event."""
+        who, address, action, request = caller
         self.events_total[event] += 1
         if event in REFUSALS and not self._may_write(address):
             self.events_total["not-written"] += 1
@@ -118,8 +121,8 @@ class AuditLog:
         )
 
     def bad_certificate(self, address: str, why: str) -> None:
-        """Whoever shows it does not come as far as to say anything."""
-        self.record("login-failed", None, address, "TLS", outcome=why)
+        """Record a refused certificate; its client cannot send a request."""
+        self.record("login-failed", Caller(None, address, "TLS"), outcome=why)
 
     def _may_write(self, address: str) -> bool:
         second = int(self._clock.monotonic())
@@ -135,7 +138,9 @@ class AuditLog:
     def _tell_unwritten(self) -> None:
         count, self._unwritten = self._unwritten, 0
         if count:
-            self._write("not-written", outcome=f"{count} refusals that came at once have no line")
+            self._write(
+                "not-written", outcome=f"{count} refusals were omitted, because they exceeded the rate limit"
+            )
 
     def _write(self, event: str, **fields: str) -> None:
         line = self._line(event, fields)
@@ -149,7 +154,7 @@ class AuditLog:
             self._unpublished += 1
             return
         if self._unpublished:
-            outcome = f"{self._unpublished} lines did not come here, for the topic took none for too long"
+            outcome = f"{self._unpublished} lines were omitted, because publishing to this topic failed for too long"
             self.unpublished.append(self._line("not-published", {"outcome": outcome}))
             self._unpublished = 0
         self.unpublished.append(line)
@@ -167,7 +172,7 @@ class AuditLog:
 
 
 def changes_beside(file: str) -> str:
-    """Where administrative changes go: `audit-changes.jsonl` beside `audit.jsonl`."""
+    """Return the path of the file for administrative changes: `audit-changes.jsonl` beside `audit.jsonl`."""
     path = Path(file)
     return str(path.with_name(f"{path.stem}-changes{path.suffix}"))
 

@@ -1,15 +1,15 @@
-"""Who is let in: what a client presents, shown to the provider of its method.
+"""Authentication: the provider of a client's method verifies its credentials.
 
-    method   what a client presents                                    provider
-    token    a JSON web token                                          `oidc` for an issuer that it knows, else `tokens`
+    method   credentials                                               provider
+    token    a JSON Web Token                                          `oidc` for an issuer that it knows, else `tokens`
     basic    user:password                                             `basic`
-    tls      nothing: the certificate of its connection counts         `certificates`
+    tls      the certificate of the connection                         `certificates`
     none     nothing                                                   the anonymous role, if there is one
 
-Providers answer with an `Identity` or raise `NotAuthenticated`; `Unavailable` when they cannot know now, such as when
-an issuer's keys cannot be had. Neither ever lets anybody in.
+A provider returns an `Identity`, or raises `NotAuthenticated`, or `Unavailable` if it cannot verify now, for example
+while an issuer's keys cannot be fetched. The client is refused with either error.
 
-Connections last, and what let them in may be taken away: `holds` says so.
+Credentials may be revoked while a connection is open: `holds` checks them again.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from quire.security.identity import Identity, Presented
 NONE: Final = ("", "none")
 CREDENTIALS_BYTES_MAX: Final = 32 << 10
 REQUEST_ID: Final = "X-Request-ID"
-"""Clients of HTTP may name a request; else we do, and say so in the answer. It is in the audit log."""
+"""Header with the client's id of an HTTP request, for the audit log; if missing, an id is generated and returned."""
 _REQUEST: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _NEITHER: Final = "neither Bearer nor Basic"
-"""In place of a header's scheme, which may be a token whose sender forgot to say Bearer."""
+"""Logged instead of an unknown scheme, which may be a token whose sender omitted "Bearer"."""
 LOOK_EACH_S: Final = 2.0
-"""How often connections are looked at for whether they may be there still: `Authentication.holds`, and permissions."""
+"""Interval in seconds of checking the credentials and permissions of open connections."""
 
 
 class Provider(Protocol):
     async def authenticate(self, data: bytes, address: str = "") -> Identity:
-        """Who sends `data` from `address`. Raises `NotAuthenticated`, `Unavailable`."""
+        """Verify credentials from `address` and return their identity. Raises `NotAuthenticated`, `Unavailable`."""
         ...
 
     async def look(self) -> None:
-        """See whether what it trusts has changed, where that takes time. Raises nothing."""
+        """Check whether trusted keys or users have changed, if that requires I/O. Raises no error."""
         ...
 
     def trusts(self, proof: str) -> bool:
-        """Whether who was let in by this would be still; see `Identity.proof`."""
+        """Return whether the provider would still accept the proof of an identity (`Identity.proof`)."""
         ...
 
 
 class IssuerProvider(Provider, Protocol):
     def knows(self, data: bytes) -> bool:
-        """Whether the token says to come from an issuer of this provider. Nothing is verified yet."""
+        """Return whether the token names an issuer of this provider; nothing is verified yet."""
         ...
 
     async def stop(self) -> None: ...
 
 
 class Authentication:
-    """All providers of a process. `start` and `stop` are for those that fetch keys."""
+    """All authentication providers of a process. `stop` stops the providers that fetch keys."""
 
     def __init__(
         self,
@@ -68,12 +68,17 @@ class Authentication:
         providers: Mapping[str, Provider],
         issuers: IssuerProvider | None = None,
         certificates: Provider | None = None,
+        prefixes: Sequence[str] = (),
     ) -> None:
-        """`providers` by their methods."""
+        """Create it from the providers by method.
+
+        A role belongs to the provider with the longest prefix, among `prefixes`, that the role begins with.
+        """
         self._anonymous_role = anonymous_role
         self._providers = providers
         self._issuers = issuers
         self._certificates = certificates
+        self._prefixes = prefixes
         every = (*providers.values(), issuers, certificates)
         self._every: Sequence[Provider] = [one for one in every if one is not None]
 
@@ -82,38 +87,52 @@ class Authentication:
             await self._issuers.stop()
 
     async def authenticate(self, presented: Presented) -> Identity:
-        """Who it is. Raises `NotAuthenticated`, `Unavailable`."""
+        """Return the identity that the credentials prove. Raises `NotAuthenticated`, `Unavailable`."""
+        identity = await self._asked(presented)
+        owner = max((one for one in self._prefixes if identity.role.startswith(one)), key=len, default="")
+        if identity.method not in NONE and owner != identity.prefix:
+            raise NotAuthenticated(
+                f"the role {identity.role} begins with {owner!r}, the prefix of another provider; rename the role"
+            )
+        return identity
+
+    async def _asked(self, presented: Presented) -> Identity:
+        """Authenticate with the provider of the client's method."""
         method, data = presented.method, presented.data
         if method in NONE:
             if not self._anonymous_role:
-                raise NotAuthenticated(f"log in: this broker takes {self._methods()}")
+                raise NotAuthenticated(f"log in: this broker accepts {self._methods()}")
             return Identity(self._anonymous_role, "none")
         if len(data) > CREDENTIALS_BYTES_MAX:
-            raise NotAuthenticated(f"credentials have {CREDENTIALS_BYTES_MAX} bytes at most")
+            raise NotAuthenticated(f"the credentials are larger than {CREDENTIALS_BYTES_MAX} bytes")
         if method == "tls" and self._certificates is not None:
             if not presented.certificate:
-                raise NotAuthenticated("no certificate of the client came with this connection")
+                raise NotAuthenticated("the client presented no certificate on this connection")
             return await self._certificates.authenticate(presented.certificate, presented.address)
         if method == "token" and self._issuers is not None and self._issuers.knows(data):
             return await self._issuers.authenticate(data, presented.address)
         provider = self._providers.get(method)
+        if (
+            provider is None and self._anonymous_role
+        ):  # as in Pulsar: credentials of an unknown method are ignored
+            return Identity(self._anonymous_role, "none")
         if provider is None:
             raise NotAuthenticated(
-                f"this broker does not take the method {method[:40]!r}, but {self._methods()}"
+                f"this broker does not support the method {method[:40]!r}; it accepts {self._methods()}"
             )
         return await provider.authenticate(data, presented.address)
 
     async def look(self) -> None:
-        """See whether what providers trust has changed; to be asked every `LOOK_EACH_S`, before `holds`."""
+        """Let providers check their keys and users for changes; call it every `LOOK_EACH_S`, before `holds`."""
         for provider in self._every:
             await provider.look()
 
     def holds(self, identity: Identity) -> bool:
-        """Whether what it was let in by still lets in; False when a user, a password or a key is gone."""
+        """Return whether the identity's proof is still valid; False after its user, password or key was removed."""
         return not identity.proof or any(one.trusts(identity.proof) for one in self._every)
 
     def in_request(self, headers: Mapping[str, str], certificate: bytes, address: str) -> Presented:
-        """What an HTTP request shows by its header `Authorization`, if it has one. Nothing is verified yet."""
+        """Return the credentials in an HTTP request's `Authorization` header, if any, without verifying them."""
         scheme, _, rest = headers.get("Authorization", "").strip().partition(" ")
         method, data = _NEITHER, b""
         match scheme.lower():
@@ -134,11 +153,11 @@ class Authentication:
             *(["token"] if self._issuers else []),
             *(["tls"] if self._certificates else []),
         }
-        return " or ".join(sorted(found)) or "nobody"
+        return " or ".join(sorted(found)) or "no credentials"
 
 
 def _decoded(text: str) -> bytes:
-    """Of Base64; empty, which is no user and no password, for what is none."""
+    """Decode Base64. Return empty bytes, which never match a user, if `text` is malformed."""
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
@@ -146,11 +165,11 @@ def _decoded(text: str) -> bytes:
 
 
 def make_authentication(configuration: AuthenticationConfiguration, clock: Clock) -> Authentication:
-    """The providers that are configured. Raises `ConfigurationError` for a key or a file that cannot be used."""
+    """Create the configured providers. Raises `ConfigurationError` for an unusable key or file."""
     providers: dict[str, Provider] = {}
     issuers: IssuerProvider | None = None
     certificates: Provider | None = None
-    # Each provider is imported where it is wanted: their libraries are an extra, and take a while.
+    # Providers are imported only if configured: their libraries are optional, and slow to import.
     if configuration.token is not None:
         from quire.security.tokens import Tokens
 
@@ -164,7 +183,9 @@ def make_authentication(configuration: AuthenticationConfiguration, clock: Clock
 
         issuers = Issuers(configuration.oidc, clock)
     if configuration.certificate is not None:
-        from quire.security.certificate_roles import CertificateRoles
+        from quire.security.certificates import CertificateRoles
 
         certificates = CertificateRoles(configuration.certificate, clock)
-    return Authentication(configuration.anonymous_role, providers, issuers, certificates)
+    tables = (configuration.token, configuration.basic, *configuration.oidc, configuration.certificate)
+    prefixes = [table.prefix for table in tables if table is not None and table.prefix]
+    return Authentication(configuration.anonymous_role, providers, issuers, certificates, prefixes)

@@ -1,24 +1,25 @@
-"""What a role may do: the rules, without I/O.
+"""Authorization rules. Performs no I/O.
 
-    action        allowed to whom
-    OPEN          everybody who was let in
-    LOOKUP        who may produce to or consume from the topic: where it is, its partitions, schemas, statistics
-    PRODUCE       who was granted `produce` on the topic or on its namespace
-    CONSUME       who was granted `consume` there; of a subscription, see below
-    LIST_TOPICS   who was granted either on the namespace: the names of its topics
-    ADMINISTER    the admin roles of the tenant: its namespaces, topics, policies, permissions
-    SUPERUSER     superusers: tenants, brokers, bookies, the archive
+    action        allowed for
+    OPEN          every authenticated role
+    LOOKUP        roles with PRODUCE or CONSUME on the topic: look up its broker, partitions, schemas, statistics
+    PRODUCE       roles with `produce` on the topic or on its namespace
+    CONSUME       roles with `consume` on the topic or on its namespace; for a subscription, see below
+    LIST_TOPICS   roles with `produce` or `consume` on the namespace: list the names of its topics
+    ADMINISTER    the admin roles of the tenant: manage its namespaces, topics, policies, permissions
+    SUPERUSER     superusers: manage tenants, brokers, bookies, the archive
 
-A superuser may do everything, an admin role of a tenant everything in the tenant; all others only what was granted:
-what no rule allows is denied. `functions` can be granted, as in Pulsar, and allows nothing yet.
+A superuser may do everything, and an admin role everything in its tenant. Other roles may do only what they were
+granted. `functions` can be granted, as in Pulsar, but allows nothing yet.
 
-A granted role may begin or end with `*`, which stands for any characters, also none; `*` alone is everybody who was
-let in. Superusers, proxies and admin roles are names, never patterns.
+A granted role may begin or end with `*`, which matches any characters, including none. `*` alone matches every
+authenticated role. Superusers, proxies and admin roles are exact names, never patterns.
 
-A subscription that was granted to roles takes these alone. Where a namespace's subscriptions are in the mode Prefix, a
-subscription's name must begin with the role's. Both come on top of `consume`, and who has none hears of neither.
+If a subscription was granted to roles, only these may use it. In a namespace with the subscription authentication mode
+Prefix, a subscription's name must begin with the role's name. Both conditions are checked after `consume`, so an error
+never reveals them to a role without `consume`.
 
-A proxy speaks for somebody else, always, and both must be allowed. Nobody else may speak for others.
+A proxy always acts for another role, and both roles need the permission. Other roles cannot act for another role.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from quire.runtime.errors import NotAuthenticated, NotAuthorized
 from quire.security.identity import Identity, is_role, role_of
 
 Permission = Literal["produce", "consume", "functions"]
-"""What can be granted, in Pulsar's words."""
+"""Permissions, with Pulsar's names."""
 
 PERMISSIONS: Final[tuple[str, ...]] = get_args(Permission)
 
 
 class Action(Enum):
-    """As the table at the top of the file; the value is what a refusal says that was wanted."""
+    """Actions of the table at the top of the file; the value is the verb for error texts."""
 
-    OPEN = "ask this"
+    OPEN = "use this request"
     LOOKUP = "look up"
     PRODUCE = "produce to"
     CONSUME = "consume from"
@@ -51,23 +52,23 @@ class Action(Enum):
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """What was granted at the place of an action: roles, and what each may do."""
+    """The grants that apply to an action's object: the permissions of each role."""
 
     admins: Sequence[str] = ()
-    """Of the tenant."""
+    """Admin roles of the tenant."""
     of_namespace: Mapping[str, Sequence[str]] = {}
     of_topic: Mapping[str, Sequence[str]] = {}
     of_subscriptions: Mapping[str, Sequence[str]] = {}
-    """Roles by subscriptions; one that is not there takes everybody who may consume."""
+    """Roles by subscription; a subscription without an entry may be used by all roles with `consume`."""
     is_prefixed: bool = False
-    """Subscriptions must begin with the names of their roles."""
+    """Subscription names must begin with the name of the role (subscriptionAuthMode Prefix)."""
 
 
 NOTHING_GRANTED: Final = Grants()
 
 
 class Place(NamedTuple):
-    """What an action is about; empty where it is about more. `topic` is its full name."""
+    """Object of an action: a topic by its full name, or if fields are empty, a namespace, a tenant, or the cluster."""
 
     tenant: str = ""
     namespace: str = ""
@@ -83,14 +84,14 @@ class Place(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """`why` is a sentence about one role, to be read by people."""
+    """Decision, and `why` as text for the user."""
 
     allowed: bool
     why: str
 
 
 class Authorization:
-    """`is_enabled` False: whoever is let in may do everything."""
+    """Authorization rules of a process. With `is_enabled` False, all authenticated roles may do everything."""
 
     def __init__(self, superusers: Iterable[str], proxies: Iterable[str], *, is_enabled: bool = True) -> None:
         self.superusers: Final = frozenset(superusers)
@@ -98,24 +99,29 @@ class Authorization:
         self.is_enabled: Final = is_enabled
 
     def speaking_for(self, identity: Identity, original: str) -> Identity:
-        """With the role that it speaks for. Raises `NotAuthorized` unless a proxy, and only a proxy, names one."""
+        """Return the identity with the role that a proxy acts for.
+
+        Raises `NotAuthorized` if a proxy names no original principal, or a role that is not a proxy names one.
+        """
         is_proxy = identity.role in self.proxies
         if not original:
             if is_proxy:
-                raise NotAuthorized(f"the role {identity.role} is a proxy's: it must say for whom it speaks")
+                raise NotAuthorized(
+                    f"the proxy role {identity.role} must name an original principal, for which it acts"
+                )
             return identity
         if not is_proxy:
-            raise NotAuthorized(f"the role {identity.role} is no proxy, so it cannot speak for another one")
+            raise NotAuthorized(f"the role {identity.role} is not a proxy, so it cannot act for another role")
         try:
             role = role_of(original, "the original principal")
         except NotAuthenticated as error:
             raise NotAuthorized(str(error)) from None
         if role in self.proxies:
-            raise NotAuthorized(f"a proxy cannot speak for {role}, which is a proxy as well")
+            raise NotAuthorized(f"a proxy cannot act for {role}, which is a proxy too")
         return msgspec.structs.replace(identity, original=role)
 
     def decide(self, identity: Identity, action: Action, place: Place, grants: Grants) -> Decision:
-        """Whether all roles of `identity` may; the first that may not is told."""
+        """Decide for each role of `identity`, and return the first refusal, or else the last decision."""
         decision = Decision(True, "")
         for role in identity.roles:
             decision = self.of_role(role, action, place, grants)
@@ -124,19 +130,21 @@ class Authorization:
         return decision
 
     def is_superuser(self, identity: Identity) -> bool:
-        """Whether nothing needs to be looked up for it."""
+        """Return whether the identity is allowed everything, so that grants need not be read."""
         return not self.is_enabled or all(role in self.superusers for role in identity.roles)
 
     def of_role(self, role: str, action: Action, place: Place, grants: Grants) -> Decision:
         if not self.is_enabled:
-            return Decision(True, "authorization is off: everybody who is let in may do everything")
+            return Decision(True, "authorization is disabled: all authenticated roles may do everything")
         if role in self.superusers:
             return Decision(True, f"{role} is a superuser")
         if action is Action.OPEN:
-            return Decision(True, "everybody who is let in may")
+            return Decision(True, "allowed for all authenticated roles")
         if action is not Action.SUPERUSER and role in grants.admins:
             return Decision(True, f"{role} is an admin role of the tenant {place.tenant}")
         if action in _NEEDED:
+            if role in self.proxies:  # a subscription is named after the proxied role
+                grants = msgspec.structs.replace(grants, is_prefixed=False)
             return _by_grants(role, action, place, grants)
         who = (
             "superusers"
@@ -152,7 +160,7 @@ _NEEDED: Final = {
     Action.LOOKUP: ("produce", "consume"),
     Action.LIST_TOPICS: ("produce", "consume"),
 }
-"""Any of which allows the action."""
+"""Permissions by action; any one of them allows the action."""
 
 
 def _by_grants(role: str, action: Action, place: Place, grants: Grants) -> Decision:
@@ -173,7 +181,7 @@ def _by_grants(role: str, action: Action, place: Place, grants: Grants) -> Decis
 
 
 def _refused_subscription(role: str, place: Place, grants: Grants) -> str:
-    """Why not by this subscription, though it may consume; empty when nothing speaks against it, or there is none."""
+    """Return why a role with `consume` may not use the subscription, or "" if it may."""
     name = place.subscription
     if name and grants.is_prefixed and not name.startswith(role):
         return (
@@ -182,7 +190,7 @@ def _refused_subscription(role: str, place: Place, grants: Grants) -> str:
         )
     roles = grants.of_subscriptions.get(name)
     if roles and not any(matches(pattern, role) for pattern in roles):
-        return f"{role} may not use the subscription {name}: it was granted to other roles"
+        return f"{role} may not use the subscription {name}: it was granted to other roles only"
     return ""
 
 
@@ -191,7 +199,7 @@ def _what(action: Action, place: Place) -> str:
 
 
 def matches(pattern: str, role: str) -> bool:
-    """Whether a granted role is meant: itself, or by a `*` at its beginning or its end."""
+    """Return whether a granted role, which may begin or end with `*`, matches `role`."""
     if pattern == role:
         return True
     if pattern.endswith("*"):
@@ -200,5 +208,5 @@ def matches(pattern: str, role: str) -> bool:
 
 
 def is_grantable(pattern: object) -> bool:
-    """Whether something can be granted to it: a role, or a pattern of roles."""
+    """Return whether `pattern` is a valid role or pattern of roles."""
     return is_role(pattern)

@@ -1,11 +1,12 @@
-"""Users and passwords of an htpasswd file, bcrypt alone: `htpasswd -B -c FILE USER`.
+"""Users and passwords of an htpasswd file with bcrypt hashes, from `htpasswd -B -c FILE USER`.
 
-Other kinds of lines (MD5, SHA-1, crypt, plain text) are refused when the file is read: they are found out by trying.
-The file is read again when it has changed; one that cannot be read then leaves nobody in by a password until it can.
+Other hashes (MD5, SHA-1, crypt, plain text) are refused when the file is read, because they are easy to crack.
+The file is read again when it has changed. While it is unreadable, no password authenticates.
 
-bcrypt is slow on purpose. It runs in a thread, a few at a time, and addresses take turns (`turns`), so that who floods
-with wrong passwords shuts nobody else out; a password that was right is known for a minute by a keyed digest, so that a
-client with many connections pays once. An unknown user takes as long as a wrong password.
+bcrypt is slow by design. It runs in a few threads, with a fair queue by address (`fair_executor`), so that a flood of
+wrong passwords does not lock out other addresses. A keyed digest of a correct password is cached for a minute, for
+clients with many connections. Each failure takes as long as the costliest hash in the file, even for an unknown user,
+so that timing does not reveal user names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hmac
 import os
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,15 +26,21 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
 from quire.runtime.limits import MIB
 from quire.security.configuration import Basic
+from quire.security.fair_executor import FairExecutor
 from quire.security.identity import Identity, is_role, role_of
-from quire.security.turns import Turns
 
 FILE_BYTES_MAX: Final = 8 * MIB
 PASSWORD_BYTES_MAX: Final = 72
-"""More than that bcrypt does not look at."""
+"""Maximum length of a password: bcrypt ignores further bytes."""
 
 ROUNDS_MAX: Final = 14
-"""A second for each attempt: more, and a few users stop all others."""
+"""Maximum bcrypt cost: checking a password takes about a second. More would let a few users block all others."""
+
+ROUNDS_MIN: Final = 4
+"""Minimum cost that bcrypt supports."""
+
+ROUNDS_OF_NOBODY: Final = 10
+"""Cost used for unknown users if the file is empty."""
 
 KNOWN_S: Final = 60.0
 KNOWN_MAX: Final = 10_000
@@ -41,21 +49,22 @@ _WRONG: Final = "the user or the password is wrong"
 
 
 class Passwords:
-    """The provider of the method `basic`."""
+    """Provider of the method `basic`."""
 
     def __init__(self, settings: Basic, clock: Clock) -> None:
-        """Raises `ConfigurationError` for a file that cannot be used."""
+        """Read the file. Raises `ConfigurationError` if it cannot be used."""
         self._file = Path(settings.file)
         self._prefix = settings.prefix
         self._clock = clock
         self._version: tuple[int, ...] = ()
         self._hashes: dict[str, bytes] = {}
+        self._rounds_max = ROUNDS_OF_NOBODY
         self._proofs: frozenset[str] = frozenset()
-        """Of all users with their hashes; see `Identity.proof`."""
+        """Proofs of all users with their hashes; see `Identity.proof`."""
         self._secret = os.urandom(32)
         self._known: dict[bytes, tuple[bytes, float]] = {}
-        """By keyed digests of user and password: the hash that it fits, and until when we need not try again."""
-        self._turns = Turns("passwords are being looked at")
+        """Keyed digest of user and password -> (hash that it matches, monotonic time in s until which it is cached)."""
+        self._executor = FairExecutor("password checks are waiting")
         self._read()
 
     def _read(self) -> None:
@@ -75,6 +84,7 @@ class Passwords:
         self._hashes = dict(
             self._line(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()
         )
+        self._rounds_max = max(map(_rounds_of, self._hashes.values()), default=ROUNDS_OF_NOBODY)
         self._proofs = frozenset(self._proof(user, hashed) for user, hashed in self._hashes.items())
         self._version = version
 
@@ -84,15 +94,15 @@ class Passwords:
     def _line(self, number: int, line: str) -> tuple[str, bytes]:
         user, _, hashed = line.strip().partition(":")
         match = _HASH.fullmatch(hashed)
-        if not is_role(user) or match is None or int(match[1]) > ROUNDS_MAX:
+        if not is_role(user) or match is None or not ROUNDS_MIN <= int(match[1]) <= ROUNDS_MAX:
             raise ConfigurationError(
                 f"line {number} of the password file {self._file} is not USER:HASH with bcrypt of at most "
-                f"2^{ROUNDS_MAX} rounds: make it by htpasswd -B"
+                f"2^{ROUNDS_MAX} rounds; create it with htpasswd -B"
             )
         return user, hashed.encode()
 
     async def authenticate(self, data: bytes, address: str = "") -> Identity:
-        """`data` is user:password. Raises `NotAuthenticated`, and `Unavailable` while too many are being looked at."""
+        """Verify `data`, user:password. Raises `NotAuthenticated`, or `Unavailable` if too many checks are waiting."""
         user_bytes, colon, password = data.partition(b":")
         try:
             user = user_bytes.decode()
@@ -103,30 +113,48 @@ class Passwords:
         try:
             self._read()
         except ConfigurationError as error:
-            raise Unavailable(f"passwords cannot be looked at now: {error}") from None
+            raise Unavailable(f"passwords cannot be checked now: {error}") from None
         hashed = self._hashes.get(user)
         digest = hmac.digest(self._secret, hashlib.sha256(user_bytes).digest() + password, "sha256")
         known = self._known.get(digest)
         if hashed is None or known is None or known[0] != hashed or known[1] < self._clock.monotonic():
             self._known.pop(digest, None)
-            shown = hashed or self._any_hash()
-            fits = await self._turns.run(address, lambda: bcrypt.checkpw(password, shown))
-            if not fits or hashed is None:
+            work = partial(_fits, password, hashed, self._rounds_max)
+            if not await self._executor.run(address, work) or hashed is None:
                 raise NotAuthenticated(_WRONG)
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[digest] = hashed, self._clock.monotonic() + KNOWN_S
         role = role_of(user, "the user", self._prefix)
-        return Identity(role, "basic", proof=self._proof(user, hashed))
+        return Identity(role, "basic", proof=self._proof(user, hashed), prefix=self._prefix)
 
     async def look(self) -> None:
-        """Read the file again if it has changed; while it cannot be read, who is here stays."""
+        """Reload the file if it has changed; if it cannot be read, existing connections stay."""
         with suppress(ConfigurationError):
             self._read()
 
     def trusts(self, proof: str) -> bool:
         return proof in self._proofs
 
-    def _any_hash(self) -> bytes:
-        """To try in vain for a user who is not there: one of those who are, for that takes as long as theirs."""
-        return next(iter(self._hashes.values()), b"$2b$10$" + b"." * 53)
+
+def _fits(password: bytes, hashed: bytes | None, rounds_max: int) -> bool:
+    """Return whether the password matches. Each failure takes 2^rounds_max rounds, even for an unknown user.
+
+    After a check with 2^n rounds, further hashes with 2^n, 2^(n+1), …, 2^(max-1) rounds add up to 2^max rounds.
+    """
+    if hashed is None:
+        bcrypt.hashpw(password, _salt(rounds_max))
+        return False
+    if bcrypt.checkpw(password, hashed):
+        return True
+    for rounds in range(max(ROUNDS_MIN, _rounds_of(hashed)), rounds_max):
+        bcrypt.hashpw(password, _salt(rounds))
+    return False
+
+
+def _salt(rounds: int) -> bytes:
+    return b"$2b$%02d$" % rounds + b"." * 22
+
+
+def _rounds_of(hashed: bytes) -> int:
+    return int(hashed[4:6])

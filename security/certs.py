@@ -1,11 +1,11 @@
-"""An authority and certificates for a first try, and for clusters that have no other: `quire certs`.
+"""Certificate authority for tests, and for clusters without another authority: `quire certs`.
 
-A directory holds the authority, `authority.pem` and `authority-key.pem`, and what it has signed, `NAME.pem` and
-`NAME-key.pem`. Who has the authority's key is whoever he likes: keep it where no process can read it.
+A directory contains the authority, `authority.pem` and `authority-key.pem`, and the certificates that it signed,
+`NAME.pem` and `NAME-key.pem`. The authority's key can create any identity: store it where no server can read it.
 
-Processes get certificates that servers and clients may show, for all their hosts' names and addresses; users get ones
-that only clients may show, with the role as common name. Keys lie on the curve P-256, which every client knows and
-with which a handshake is cheapest.
+Processes get certificates for servers and clients, with all their host names and addresses. Users get certificates
+for clients only, with the role as common name. Keys use the curve P-256, which every client supports and
+which has the cheapest handshake.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from quire.runtime.errors import AlreadyExists, ConfigurationError
 AUTHORITY: Final = "authority"
 AUTHORITY_DAYS: Final = 3_650
 BEFORE: Final = timedelta(minutes=5)
-"""Clocks differ: what was just made is valid for those that are behind."""
+"""Time before a certificate's creation from which it is valid, for peers whose clocks are behind."""
 
 NAME_CHARACTERS_MAX: Final = 64
-"""Of a common name, by the standard."""
+"""Maximum length of a common name in X.509 ([RFC 5280](https://www.rfc-editor.org/rfc/rfc5280), appendix A)."""
 
 
 class Authority:
-    """What signs. `directory` has its files and gets those of all that it signs."""
+    """Certificate authority. `directory` contains its files, and those of certificates that it signs."""
 
     def __init__(
         self, directory: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
@@ -45,7 +45,7 @@ class Authority:
 
     @classmethod
     def make(cls, directory: Path, name: str = "Quire's own authority") -> Authority:
-        """A new one. Raises `AlreadyExists`, `ConfigurationError`."""
+        """Create an authority. Raises `AlreadyExists` or `ConfigurationError`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)
         usage = x509.BasicConstraints(ca=True, path_length=0)
@@ -60,29 +60,31 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """The one whose files lie in `directory`. Raises `ConfigurationError`."""
+        """Load the authority in `directory`. Raises `ConfigurationError`."""
         certificate_file, key_file = files(directory, AUTHORITY)
         try:
             certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
             key = serialization.load_pem_private_key(key_file.read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:
-            raise ConfigurationError(f"{directory} holds no authority that can be used: {error}") from None
+            raise ConfigurationError(
+                f"{directory} contains no usable certificate authority: {error}"
+            ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigurationError(f"{key_file} is not a key that `quire certs make` has made")
+            raise ConfigurationError(f"{key_file} is not a key from `quire certs make`")
         return cls(directory, certificate, key)
 
     def sign_process(self, name: str, hosts: Sequence[str], days: float) -> tuple[Path, Path]:
-        """Certificate and key of brokers, bookies and gateways on `hosts`. Raises `AlreadyExists`."""
+        """Create certificate and key for brokers, bookies and gateways on `hosts`. Raises `AlreadyExists`."""
         if not hosts:
             raise ConfigurationError(
-                "a server's certificate needs a host: the name or address that clients call"
+                "a server's certificate needs a host: the name or address that clients connect to"
             )
         names = x509.SubjectAlternativeName([_host(host) for host in hosts])
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._sign(name, days, x509.ExtendedKeyUsage(both), names)
 
     def sign_user(self, role: str, days: float) -> tuple[Path, Path]:
-        """Certificate and key of a client. Raises `AlreadyExists`."""
+        """Create certificate and key for a client. Raises `AlreadyExists`."""
         return self._sign(role, days, x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]))
 
     def _sign(
@@ -108,10 +110,10 @@ class Authority:
 
 
 def files(directory: Path, name: str) -> tuple[Path, Path]:
-    """Where the certificate and the key of `name` lie. Raises `ConfigurationError` for a name that is a path."""
+    """Return the paths of certificate and key of `name`. Raises `ConfigurationError` if the name is a path."""
     if not name or name != Path(name).name or not name.isprintable() or name.startswith("."):
         raise ConfigurationError(
-            f"{name[:100]!r} is no name for a certificate: its files would lie elsewhere"
+            f"{name[:100]!r} is not a valid name for a certificate: it must be a file name without a directory"
         )
     return directory / f"{name}.pem", directory / f"{name}-key.pem"
 
@@ -134,7 +136,7 @@ def _begun(
 
 def _subject(name: str) -> x509.Name:
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
-        raise ConfigurationError(f"the name of a certificate has 1 to {NAME_CHARACTERS_MAX} characters")
+        raise ConfigurationError(f"the name of a certificate must have 1 to {NAME_CHARACTERS_MAX} characters")
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
@@ -146,7 +148,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigurationError(f"{host!r} is no host's name or address; write it in ASCII") from None
+        raise ConfigurationError(f"{host!r} is not a host name or address; write it in ASCII") from None
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -166,11 +168,11 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 def _write(
     directory: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
 ) -> tuple[Path, Path]:
-    """The key first, and for its owner alone: it is never there for others, not even for a moment."""
+    """Write the key, then the certificate. The key's file is created so that only its owner may read it."""
     certificate_file, key_file = files(directory, name)
     for file in (certificate_file, key_file):
         if file.exists():
-            raise AlreadyExists(f"{file} is there already; remove it if nobody uses it any more")
+            raise AlreadyExists(f"{file} already exists; remove it if it is unused")
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

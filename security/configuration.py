@@ -1,20 +1,20 @@
-"""The security file: one for all processes, TOML, named by the setting `security`. Without one nothing is secured.
+"""Security file: a TOML file for all processes, set by the setting `security`. Without it, nothing is secured.
 
     [tls]                     certificates of the ports for clients
-    [internal]                of brokers, bookies and gateways among themselves; what is not said is as in [tls]
-    [authentication]          who is let in; its tables are the providers, several at once
-      [authentication.token]        signed by a key that is kept here
+    [internal]                certificates between brokers, bookies and gateways; by default those of [tls]
+    [authentication]          its tables are the providers; several may be used
+      [authentication.token]        tokens that a local key signed
       [authentication.basic]        users and passwords of an htpasswd file
       [authentication.certificate]  the subject of a client's certificate
       [[authentication.oidc]]       tokens of an identity provider, a table for each issuer
-    [authorization]           superusers and proxies; permissions themselves are given to namespaces and topics
-    [limits]                  how much of a process one address, role, connection, tenant, namespace or topic may have
-    [audit]                   where refusals and administrative changes are written down
-    [client]                  what this process presents where it is a client: to brokers
-    [metadata]                the user and the password without which nobody reads or changes what lies in ZooKeeper
+    [authorization]           superusers and proxies; permissions are granted on namespaces and topics
+    [limits]                  shares of one address, role, connection, tenant, namespace or topic in a process
+    [audit]                   files and topic for refusals and administrative changes
+    [client]                  credentials of this process as a client of brokers
+    [metadata]                user and password that protect the nodes in ZooKeeper
 
-Paths are relative to the file. What a table does not know is refused by its name: a word that is misspelt must not
-leave a door open. `docs/security.md` has whole examples.
+Paths are relative to the file. An unknown field is an error, because a misspelt field might leave something
+unprotected. `docs/security.md` has complete examples.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _T = TypeVar("_T", bound="_Table")
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the file. Some have secrets, so none shows what is in it."""
+    """Table of the file. Its `repr` shows no fields, because some contain secrets."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -53,59 +53,59 @@ class Tls(_Table, frozen=True, forbid_unknown_fields=True):
     certificate: str = ""
     key: str = ""
     authority: str = ""
-    """What signs certificates of clients; PEM, as the others."""
+    """Certificate authority of clients' certificates; a PEM file."""
     client_certificates: Literal["none", "optional", "required"] = "none"
     listen: str = "127.0.0.1:6651"
     http: str = "127.0.0.1:8443"
     plain: bool = True
-    """False closes the ports without TLS."""
+    """If false, the ports without TLS are closed."""
     minimum: Literal["1.2", "1.3"] = "1.2"
 
 
 class Internal(_Table, frozen=True, forbid_unknown_fields=True):
-    """Mutual TLS among brokers, bookies and gateways. What is empty is as in `[tls]`."""
+    """Mutual TLS among brokers, bookies and gateways. Empty fields default to `[tls]`."""
 
     certificate: str = ""
     key: str = ""
     authority: str = ""
     required: bool = False
-    """Whether a connection without TLS is refused."""
+    """If true, connections without TLS are refused."""
 
 
 class Token(_Table, frozen=True, forbid_unknown_fields=True):
-    """JSON web tokens that are signed by one key: a path, `file:PATH`, or the key itself as `data:;base64,…`."""
+    """JSON web tokens signed with one key, given as a path, `file:PATH`, or `data:;base64,…`."""
 
     secret_key: str = ""
     public_key: str = ""
     algorithms: tuple[str, ...] = ()
-    """Empty: those that fit the key."""
+    """Allowed signature algorithms; empty: all that fit the key."""
     role_claim: str = "sub"
     audience: str = ""
     issuer: str = ""
     leeway_s: int = 10
     prefix: str = ""
-    """Put before the names of its roles, so that they are nobody else's."""
+    """Prefix added to its roles, which reserves these names for this provider."""
 
 
 class Basic(_Table, frozen=True, forbid_unknown_fields=True):
-    """`file` is an htpasswd file with bcrypt alone (`htpasswd -B`)."""
+    """Users of an htpasswd file with bcrypt hashes (`htpasswd -B`)."""
 
     file: str
     prefix: str = ""
-    """Put before the names of its roles, so that they are nobody else's."""
+    """Prefix added to its roles, which reserves these names for this provider."""
 
 
 class Certificate(_Table, frozen=True, forbid_unknown_fields=True):
-    """Which part of a certificate's subject is the role."""
+    """Roles from the subjects of clients' certificates."""
 
     pattern: str = ""
-    """A regular expression over the subject as RFC 4514 writes it, whose first group is the role; empty: the CN."""
+    """Regular expression for the subject in RFC 4514 form, whose first group is the role; empty: the common name."""
     prefix: str = ""
-    """Put before the names of its roles, so that they are nobody else's."""
+    """Prefix added to its roles, which reserves these names for this provider."""
 
 
 class Oidc(_Table, frozen=True, forbid_unknown_fields=True):
-    """One issuer of tokens. Its keys are fetched from `jwks`, a URL or a file; empty: where its discovery says."""
+    """One issuer of tokens. Its keys are fetched from `jwks`, a URL or a file; empty: from its OpenID discovery."""
 
     issuer: str
     audience: str
@@ -114,14 +114,14 @@ class Oidc(_Table, frozen=True, forbid_unknown_fields=True):
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     leeway_s: int = 10
     keys_kept_s: int = 3600
-    """How long keys are used without asking for them again; a key that is not known is asked for at once."""
+    """Seconds for which keys are cached; an unknown key is fetched at once."""
     prefix: str = ""
-    """Put before the names of its roles, so that they are nobody else's."""
+    """Prefix added to its roles, which reserves these names for this provider."""
 
 
 class AuthenticationConfiguration(_Table, frozen=True, forbid_unknown_fields=True):
     anonymous_role: str = ""
-    """Of a client that presents nothing; empty: it is refused."""
+    """Role of clients without credentials; empty: they are refused."""
     token: Token | None = None
     basic: Basic | None = None
     certificate: Certificate | None = None
@@ -130,25 +130,25 @@ class AuthenticationConfiguration(_Table, frozen=True, forbid_unknown_fields=Tru
 
 class AuthorizationConfiguration(_Table, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
-    """False: whoever is let in may do everything."""
+    """If False, all authenticated roles may do everything."""
     superusers: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
-    """Roles of gateways, which speak for others."""
+    """Roles of gateways, which may act for other roles."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 
 
 class Limits(_Table, frozen=True, forbid_unknown_fields=True):
-    """What keeps tenants apart. 0: no limit but that of the server itself (`runtime/limits`).
+    """Limits that isolate tenants; 0: only the server's own limits (`runtime/limits`) apply.
 
-    Those of namespaces and topics hold where no policy says otherwise.
+    Limits of namespaces and topics apply where no policy sets one.
     """
 
     connections_per_address: Count = 0
     connections_per_role: Count = 0
     requests_per_s: Count = 0
-    """Of one connection: all commands but SEND, ACK and FLOW."""
+    """Requests per second of one connection: all commands except SEND, ACK and FLOW."""
     tenants: Count = 0
     namespaces_per_tenant: Count = 0
     topics_per_namespace: Count = 0
@@ -165,23 +165,23 @@ COUNTED: Final = tuple(
         - {"unacked_messages_per_consumer"}
     )
 )
-"""Limits at which one too many is refused, by their names, and those of the connections of a whole process."""
+"""Names of all limits above which requests or connections are refused, including limits of a process."""
 
 
 class Audit(_Table, frozen=True, forbid_unknown_fields=True):
-    """To a file, to a topic, or to both."""
+    """Audit log in a file, in a topic, or in both."""
 
     file: str = ""
-    """Of refusals; changes go to another one, see `audit`."""
+    """Path of the file for refusals; administrative changes are in a second file, see `audit`."""
     topic: str = ""
-    """`persistent://TENANT/NAMESPACE/TOPIC`; brokers publish there what they write down, as `[client]` says."""
+    """`persistent://TENANT/NAMESPACE/TOPIC`; brokers publish the lines there with the credentials of `[client]`."""
     bytes_max: int = 64 << 20
-    """Then a file is renamed, and another one begun."""
+    """Size at which a file is rotated."""
     files_kept: int = 10
 
 
 class Credentials(_Table, frozen=True, forbid_unknown_fields=True):
-    """What this process presents: one method, and its data in a file, or here."""
+    """Credentials of this process as a client: one method, with its data in a file or in this table."""
 
     method: Literal["none", "token", "basic", "tls"] = "none"
     token: str = ""
@@ -194,7 +194,7 @@ class Credentials(_Table, frozen=True, forbid_unknown_fields=True):
 
 
 class Metadata(_Table, frozen=True, forbid_unknown_fields=True):
-    """What this process says to ZooKeeper; the nodes that it makes are for the same user alone."""
+    """Credentials for ZooKeeper; only this user can access the nodes that the process creates."""
 
     user: str = ""
     password_file: str = ""
@@ -205,7 +205,7 @@ class Metadata(_Table, frozen=True, forbid_unknown_fields=True):
 
 
 class Configuration(_Table, frozen=True, forbid_unknown_fields=True):
-    """The whole file; what is None is off."""
+    """The whole file; a table that is None is disabled."""
 
     tls: Tls | None = None
     internal: Internal | None = None
@@ -230,7 +230,7 @@ _PATHS: Final[dict[type[_Table], tuple[str, ...]]] = {
 
 
 def load(path: str) -> Configuration:
-    """What the file at `path` says; nothing is secured for "". Raises `ConfigurationError`."""
+    """Load the file at `path`; "" gives a configuration without any security. Raises `ConfigurationError`."""
     if not path:
         return Configuration()
     file = Path(path)
@@ -250,13 +250,16 @@ def load(path: str) -> Configuration:
 
 
 def _in_words(problem: str) -> str:
-    """`Object contains unknown field `x` - at `$.tls`` as a sentence. No value is quoted: it may be a secret."""
+    """Translate msgspec's error text, such as `Object contains unknown field `x` - at `$.tls``, to the file's terms.
+
+    Values are not quoted, because they may be secret.
+    """
     what, _, where = problem.partition(" - at ")
     table = where.strip("`").removeprefix("$").removeprefix(".").removesuffix("[...]")
-    what = what.replace("Object contains unknown field", "there is no setting")
-    what = what.replace("Object missing required field", "there must be a setting")
+    what = what.replace("Object contains unknown field", "unknown setting")
+    what = what.replace("Object missing required field", "missing setting")
     if what.startswith("Invalid enum value"):
-        what = "it is none of the values that it may have"
+        what = "not one of the allowed values"
     return f"[{table}]: {what}" if table else what
 
 
@@ -266,32 +269,34 @@ def _check(found: Configuration) -> None:
         _check_tls(found.tls)
     if authentication is None:
         if authorization != AuthorizationConfiguration():
-            raise ConfigurationError("[authorization] needs [authentication]: nobody is known without")
+            raise ConfigurationError("[authorization] needs [authentication], which determines the roles")
     elif not _lets_in(authentication):
         raise ConfigurationError(
-            "[authentication] has no provider, so nobody could come in: add a table such as [authentication.token]"
+            "[authentication] has no provider, so no client could log in; add a table such as [authentication.token]"
         )
     roles = (*authorization.superusers, *authorization.proxies)
     if authentication is not None and authentication.anonymous_role:
         roles += (authentication.anonymous_role,)
         if authentication.anonymous_role in authorization.proxies:
-            raise ConfigurationError("anonymous_role cannot be a proxy: anybody could speak for anybody")
+            raise ConfigurationError(
+                "anonymous_role cannot be a proxy, or all clients could act for all roles"
+            )
     for one in _providers(authentication):
         if one.prefix and not is_role(one.prefix):
             raise ConfigurationError(
-                f"the prefix {one.prefix!r} can begin no role: leave out / and control characters"
+                f"the prefix {one.prefix!r} is not valid in a role: / and control characters are not allowed"
             )
     for role in roles:
         if not is_role(role):
             raise ConfigurationError(
-                f"{role!r} is no role: write 1 to 256 characters without / and control characters"
+                f"{role!r} is not a role: roles have 1 to 256 characters, without / and control characters"
             )
     if found.audit is not None:
         _check_audit(found.audit)
     _check_credentials(found.client)
     if bool(found.metadata.user) != bool(found.metadata.password_file) or ":" in found.metadata.user:
         raise ConfigurationError(
-            "[metadata] needs a user without colons and a password_file, both or neither"
+            "[metadata] needs both user and password_file, or neither; the user must not contain a colon"
         )
 
 
@@ -299,9 +304,9 @@ def _check_audit(audit: Audit) -> None:
     if not audit.file and not audit.topic:
         raise ConfigurationError("[audit] needs a file or a topic")
     if audit.topic and not _TOPIC.fullmatch(audit.topic):
-        raise ConfigurationError("[audit]: a topic is written persistent://TENANT/NAMESPACE/TOPIC")
+        raise ConfigurationError("[audit]: the topic must be written as persistent://TENANT/NAMESPACE/TOPIC")
     if audit.bytes_max < 4096 or audit.files_kept < 1:
-        raise ConfigurationError("[audit]: bytes_max must be 4096 or more, and files_kept 1 or more")
+        raise ConfigurationError("[audit]: bytes_max must be at least 4096, and files_kept at least 1")
 
 
 def _lets_in(one: AuthenticationConfiguration) -> bool:
@@ -316,9 +321,11 @@ def _providers(one: AuthenticationConfiguration | None) -> Sequence[Token | Basi
 
 def _check_tls(tls: Tls) -> None:
     if not tls.certificate or not tls.key:
-        raise ConfigurationError("[tls] needs certificate and key, paths of PEM files")
+        raise ConfigurationError("[tls] needs certificate and key, the paths of PEM files")
     if tls.client_certificates != "none" and not tls.authority:
-        raise ConfigurationError("[tls]: client_certificates need an authority that signs them")
+        raise ConfigurationError(
+            "[tls]: client_certificates needs an authority, the certificate of their signer"
+        )
     parse_address(tls.listen, "[tls] listen")
     parse_address(tls.http, "[tls] http")
 
@@ -340,7 +347,7 @@ def _check_credentials(client: Credentials) -> None:
 
 
 def _resolved(table: _T, folder: Path) -> _T:
-    """With its paths, and those of the tables in it, absolute."""
+    """Return a table with absolute paths, also in the tables within it."""
     changed: dict[str, Any] = {}
     for name in table.__struct_fields__:
         value = getattr(table, name)
@@ -358,12 +365,12 @@ def _is_no_path(value: str) -> bool:
 
 
 def path_of_key(where: str) -> str:
-    """Of the file that a key is in; "" for one that is written where its file's name could be."""
+    """Return the path of a key's file, or "" if `where` is the key itself."""
     return "" if where.startswith("data:") else where.removeprefix("file://").removeprefix("file:")
 
 
 def read_key(where: str) -> bytes:
-    """The bytes of a key: of a file, or of `data:;base64,…`. Raises `ConfigurationError`, which quotes no key."""
+    """Read a key from a file, or from `data:;base64,…`. Raises `ConfigurationError`, without the key in its text."""
     if where.startswith("data:"):
         kind, _, text = where.partition(",")
         try:
@@ -371,7 +378,9 @@ def read_key(where: str) -> bytes:
                 raise ValueError
             return base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error):
-            raise ConfigurationError("a key in the file itself must be written as data:;base64,…") from None
+            raise ConfigurationError(
+                "a key within the security file must be written as data:;base64,…"
+            ) from None
     try:
         with open(path_of_key(where), "rb") as file:
             raw = file.read(KEY_FILE_BYTES_MAX + 1)

@@ -1,4 +1,4 @@
-"""Certificates of the security file that end soon. Whoever renews them writes new files, which are used at once."""
+"""Certificates of the security file that expire soon. Renewed files are loaded without a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT_ONCE: Final = timedelta(days=3)
 
 
 def files_of(configuration: Configuration) -> dict[str, str]:
-    """Paths of certificates and authorities, and what each is for."""
+    """Return the use, such as `certificate of [tls]`, of each certificate and authority file, by path."""
     tables = {"tls": configuration.tls, "internal": configuration.internal, "client": configuration.client}
     return {
         path: f"{name} of [{table}]"
@@ -27,7 +27,7 @@ def files_of(configuration: Configuration) -> dict[str, str]:
 
 
 def ending(configuration: Configuration, now: datetime | None = None) -> Iterator[Finding]:
-    """A finding for each certificate that ends within `SOON`, or cannot be read."""
+    """Yield a finding for each certificate that expires within `SOON`, or is unreadable."""
     from cryptography import x509  # an extra: only processes with a security file need it
 
     now = now or datetime.now(UTC)
@@ -35,12 +35,14 @@ def ending(configuration: Configuration, now: datetime | None = None) -> Iterato
         try:
             found = x509.load_pem_x509_certificates(Path(path).read_bytes())
         except (OSError, ValueError) as problem:
-            yield error(f"{path} ({what}) cannot be read as certificates: {problem}", "write it anew, as PEM")
+            yield error(
+                f"{path} ({what}) is not a readable PEM certificate: {problem}", "replace it with a PEM file"
+            )
             continue
         ends = min(one.not_valid_after_utc for one in found)
         if ends <= now + SOON:
-            words = "has ended" if ends <= now else "ends"
+            words = "expired" if ends <= now else "expires"
             yield (error if ends <= now + AT_ONCE else warning)(
                 f"{path} ({what}) {words} on {ends:%Y-%m-%d %H:%M} UTC",
-                "renew it: processes take the new file by themselves, without a restart",
+                "renew it; processes load the new file without a restart",
             )

@@ -1,8 +1,8 @@
-"""What is made of files that change while we run: certificates that are renewed, keys that are replaced.
+"""Objects built from files that change while the process runs, such as renewed certificates and replaced keys.
 
-It is asked for where it is used, and looks at its files once in `LOOK_S`: when they have changed, it is made anew.
-Files that cannot be used, such as a certificate whose key is not written yet, change nothing: that is told once, and
-looked at again.
+`current` checks the files at most once in `LOOK_S`, and builds the object again when they have changed. If the new
+files are unusable, such as a certificate whose key is not written yet, the old object is kept, an error is logged once,
+and the next change is tried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Followed(Generic[T]):
-    """What `make` makes of `files`, as they are now. Raises `ConfigurationError` when it is made."""
+    """Result of `make` for the current `files`. Creating it raises `ConfigurationError` if they are unusable."""
 
     def __init__(
         self, make: Callable[[], T], files: Sequence[str], now: Callable[[], float] = time.monotonic
@@ -35,7 +35,7 @@ class Followed(Generic[T]):
         self._made = make()
 
     def current(self) -> T:
-        """To be asked for at each use."""
+        """Return the current object; call it for each use."""
         now = self._now()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
@@ -52,6 +52,6 @@ class Followed(Generic[T]):
         try:
             self._made = self._make()
         except ConfigurationError as error:
-            _log.error("files have changed and cannot be used, so what they said before holds: %s", error)
+            _log.error("changed security files are unusable, so the previous ones stay in use: %s", error)
         else:
-            _log.info("files have changed: %s", ", ".join(self._files))
+            _log.info("reloaded security files after a change: %s", ", ".join(self._files))

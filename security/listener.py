@@ -1,17 +1,16 @@
-"""A listening socket whose connections begin with TLS.
+"""Listening socket whose connections begin with TLS.
 
     socket ─▶ accept ─▶ handshake, in a task of its own ─▶ connection_made of the protocol, as for a plain connection
 
-Until its handshake is over a connection is nobody, so what it may cost is bounded here: `HANDSHAKE_S` in time, and
-`HANDSHAKES_MAX` of them at once. At that many the oldest is dropped for each that comes: an honest one takes a few
-round trips, so those who stall drop one another. `ACCEPTS_A_TURN` keep a herd that comes at once from holding up the
-loop: a handshake costs a millisecond.
+A connection is anonymous until its handshake ends, so its cost is limited: to `HANDSHAKE_S` seconds, and
+`HANDSHAKES_MAX` handshakes at once. Above that, each new one replaces the oldest of the network with the most
+handshakes (`runtime/sources`), so a flood from one network drops its own connections. `ACCEPTS_A_TURN` limits the
+handshakes per event loop iteration, because each takes about 1 ms.
 
-asyncio's own servers do handshakes, too, but count none of them, cannot drop one, and keep the context that they were
-begun with.
+asyncio's own TLS servers neither limit nor drop handshakes, and keep the context that they were started with.
 
-A listener that `takes_plain` lets in those without TLS as well: the first byte tells. It is how a cluster comes to TLS
-without a pause; see `configuration.Internal`.
+A listener that `takes_plain` also accepts connections without TLS, distinguished by their first byte. So a cluster
+can introduce TLS without downtime; see `configuration.Internal`.
 """
 
 from __future__ import annotations
@@ -25,19 +24,20 @@ from typing import Any, Final
 
 from quire.runtime.limits import HANDSHAKE_S
 from quire.runtime.settings import format_address
+from quire.runtime.sources import BySource
 from quire.runtime.tls import why_failed
 from quire.security.tls import FollowedContext
 
 HANDSHAKES_MAX: Final = 1_000
 ACCEPTS_A_TURN: Final = 4
 PAUSE_S: Final = 0.5
-"""How long nobody is accepted when the process may open no more files."""
+"""Seconds for which no connections are accepted after the process has reached its limit of open files."""
 
 SHUTDOWN_S: Final = 5.0
-"""How long a peer may take to say good-bye when its connection is closed."""
+"""Seconds to wait for the peer's close_notify when a connection is closed."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
-"""The first byte of TLS, which no frame of ours begins with: it would be 369 MB long."""
+"""First byte of a TLS handshake. A plain frame that began with it would be 369 MB long, above the maximum."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def _nobody_asks(address: str, why: str) -> None: ...
 
 
 class TlsListener:
-    """On a bound, non-blocking socket. Nobody is let in before `start`."""
+    """TLS listener on a bound, non-blocking socket. It accepts connections after `start`."""
 
     def __init__(self, sock: socket.socket, context: FollowedContext, *, takes_plain: bool = False) -> None:
         self._socket = sock
@@ -57,10 +57,9 @@ class TlsListener:
         self._loop = asyncio.get_running_loop()
         self._factory: ProtocolFactory | None = None
         self._pause: asyncio.TimerHandle | None = None
-        self._handshakes: dict[asyncio.Task[None], None] = {}
-        """In the order in which they began."""
+        self._handshakes: BySource[asyncio.Task[None]] = BySource()
         self.on_bad_certificate: Callable[[str, str], None] = _nobody_asks
-        """Told of `/host:port` and why, when somebody shows a certificate that is not trusted."""
+        """Called with `/host:port` and the reason if a client presents an untrusted certificate."""
         self.handshakes_total = 0
         self.handshakes_failed_total = 0
 
@@ -74,18 +73,18 @@ class TlsListener:
         return len(self._handshakes)
 
     def start(self, factory: ProtocolFactory) -> None:
-        """Let connections in; `factory` makes the protocol of each."""
+        """Start accepting connections; `factory` returns the protocol of each."""
         self._factory = factory
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Take no more; those whose handshake is over stay."""
+        """Stop accepting, and cancel unfinished handshakes; established connections stay open."""
         if self._factory is not None:
             self._factory = None
             self._loop.remove_reader(self._socket)
         if self._pause is not None:
             self._pause.cancel()
-        for handshake in list(self._handshakes):
+        for handshake in self._handshakes:
             handshake.cancel()
         self._socket.close()
 
@@ -96,7 +95,7 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error("no connection can be accepted for a moment: %s", error.strerror or error)
+                _log.error("cannot accept connections for 0.5 s: %s", error.strerror or error)
                 self._loop.remove_reader(self._socket)
                 self._pause = self._loop.call_later(PAUSE_S, self._go_on)
                 return
@@ -109,13 +108,14 @@ class TlsListener:
 
     def _begin(self, sock: socket.socket, peer: str) -> None:
         if len(self._handshakes) >= HANDSHAKES_MAX:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
+            oldest = self._handshakes.crowded()
+            assert oldest is not None
+            self._handshakes.remove(oldest)
             oldest.cancel()
         self.handshakes_total += 1
         task = self._loop.create_task(self._shake_hands(sock, peer))
-        self._handshakes[task] = None
-        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+        self._handshakes.add(task, f"/{peer}")
+        task.add_done_callback(self._handshakes.remove)
 
     async def _shake_hands(self, sock: socket.socket, peer: str) -> None:
         factory = self._factory
@@ -132,9 +132,14 @@ class TlsListener:
                 await self._loop.connect_accepted_socket(factory, sock, **options)
         except (OSError, TimeoutError) as error:  # `ssl.SSLError` is an OSError
             self.handshakes_failed_total += 1
-            why = f"none within {HANDSHAKE_S:g} s" if isinstance(error, TimeoutError) else why_failed(error)
-            level = logging.DEBUG if isinstance(error, ConnectionError) else logging.INFO  # it only hung up
-            _log.log(level, "no TLS handshake with /%s: %s", peer, why)
+            why = (
+                f"not finished within {HANDSHAKE_S:g} s"
+                if isinstance(error, TimeoutError)
+                else why_failed(error)
+            )
+            # a ConnectionError means that the client only closed the connection
+            level = logging.DEBUG if isinstance(error, ConnectionError) else logging.INFO
+            _log.log(level, "TLS handshake with /%s failed: %s", peer, why)
             if isinstance(error, ssl.SSLCertVerificationError):
                 self.on_bad_certificate(f"/{peer}", why)
             sock.close()
@@ -144,7 +149,7 @@ class TlsListener:
             raise
 
     async def _first_byte(self, sock: socket.socket) -> bytes:
-        """The byte that will be read first; b"" when the peer is gone."""
+        """Return the first byte without consuming it, or b"" if the peer has closed the connection."""
         readable = asyncio.Event()
         self._loop.add_reader(sock, readable.set)
         try:

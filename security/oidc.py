@@ -1,17 +1,20 @@
-"""Tokens of identity providers: OAuth 2 and OpenID Connect.
+"""Tokens of identity providers: OAuth 2 and OpenID Connect ([discovery]).
 
-Clients get a token from their issuer and send it by the method `token`. What is needed of the issuer are its public
-keys (a JWKS), from a file or over HTTPS; where they are, its discovery document says. A token's claim `iss` chooses
-among the issuers that are configured, and is verified with the rest: no token makes us ask an address of its own.
+A client gets a token from its issuer and sends it by the method `token`. Verification needs the issuer's public keys (a
+JWKS), from a file or over HTTPS from the URL in the discovery document. A token's claim `iss` selects one of the
+configured issuers, and is verified with the other claims, so a token cannot cause a request to another address.
 
     keys are fetched      for the first token; when they are older than `keys_kept_s`, or their file has changed; when a
-                          token names a key (`kid`) that is not there, but not more often than every `FETCH_EACH_S`
-    and while that fails  the last ones count, for `STALE_S_MAX` at most; without any, clients are told to try again
+                          token names an unknown key (`kid`), but not more often than every `FETCH_EACH_S`
+    if a fetch fails      the previous keys stay valid for at most `STALE_S_MAX`; without keys, clients get a retryable
+                          error
 
-Whoever was let in by a key goes when it is no longer among those that were fetched last (`trusts`).
+Identities are revoked (`trusts`) if the key that authenticated them is missing in the last fetched key set.
 
-A fetch has a time limit and a size limit, follows no redirect, and one is under way at a time. Keys are public keys
-alone, and each takes the algorithms of its kind alone (`tokens`).
+A fetch has limits of time and size, and follows no redirects; only one runs at a time. Only public keys are accepted,
+each only with the algorithms of its type (`tokens`).
+
+[discovery]: https://openid.net/specs/openid-connect-discovery-1_0.html
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from quire.security.tokens import (
 DOCUMENT_BYTES_MAX: Final = 256 * KIB
 KEYS_MAX: Final = 100
 KEYS_TRIED_MAX: Final = 5
-"""For a token that names none."""
+"""Number of keys to try for a token without a key id."""
 
 FETCH_S: Final = 5.0
 FETCH_EACH_S: Final = 10.0
@@ -66,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Known(NamedTuple):
-    """A key of an issuer; `proof` as in `Identity`."""
+    """Public key of an issuer. `proof` is its name, as in `Identity`."""
 
     kid: str
     key: Key
@@ -75,14 +78,16 @@ class _Known(NamedTuple):
 
 
 class Issuers:
-    """The provider of the method `token` for tokens of identity providers."""
+    """Provider of the method `token` for tokens of identity providers."""
 
     def __init__(self, settings: Sequence[Oidc], clock: Clock) -> None:
-        """Raises `ConfigurationError`."""
+        """Validate the configuration. Raises `ConfigurationError`."""
         self._issuers: dict[str, _Issuer] = {}
         for one in settings:
             if one.issuer in self._issuers:
-                raise ConfigurationError(f"[[authentication.oidc]]: the issuer {one.issuer} is there twice")
+                raise ConfigurationError(
+                    f"[[authentication.oidc]]: the issuer {one.issuer} is configured twice"
+                )
             self._issuers[one.issuer] = _Issuer(one, clock)
 
     async def stop(self) -> None:
@@ -96,7 +101,7 @@ class Issuers:
         header, claims = _unverified(data)
         issuer = self._issuers.get(claims.get("iss", ""))
         if issuer is None:
-            raise NotAuthenticated("the token's issuer is none that this broker trusts")
+            raise NotAuthenticated("this broker does not trust the token's issuer")
         return await issuer.authenticate(data, header)
 
     async def look(self) -> None:
@@ -108,7 +113,7 @@ class Issuers:
 
 
 def _unverified(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Header and claims as the token says them; nothing of it is proven. Empty when it is no token."""
+    """Return a token's header and claims without verification; both empty if it is malformed."""
     if len(data) > TOKEN_BYTES_MAX:
         return {}, {}
     try:
@@ -124,18 +129,18 @@ def _unverified(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 class _Issuer:
     def __init__(self, settings: Oidc, clock: Clock) -> None:
         if not settings.issuer or not settings.audience:
-            raise ConfigurationError("[[authentication.oidc]] needs issuer and audience, both not empty")
+            raise ConfigurationError("[[authentication.oidc]] needs both issuer and audience")
         strange = sorted(set(settings.algorithms) - _ALGORITHMS)
         if strange or not settings.algorithms:
             raise ConfigurationError(
-                f"[[authentication.oidc]]: algorithms are of public keys, not {', '.join(strange) or 'none'}"
+                f"[[authentication.oidc]]: algorithms must be of public keys, not {', '.join(strange) or 'empty'}"
             )
         self._settings = settings
         self._clock = clock
         self._source = settings.jwks or settings.issuer.rstrip("/") + DISCOVERY
         self._file = settings.jwks if settings.jwks and "://" not in settings.jwks else ""
         self._seen: tuple[int, ...] = ()
-        """What the file was when it was read."""
+        """Version of the key file that was read last."""
         if not self._file:
             check_url(self._source)
         self._keys: Sequence[_Known] = ()
@@ -151,7 +156,7 @@ class _Issuer:
         settings = self._settings
         kid = header.get("kid", "")
         keys = await self._keys_for(kid if isinstance(kid, str) else "")
-        problem = NotAuthenticated("the token's key is none of its issuer's")
+        problem = NotAuthenticated("the token's key id is not among its issuer's keys")
         for known in keys[:KEYS_TRIED_MAX]:
             algorithms = [one for one in known.algorithms if one in settings.algorithms]
             if not algorithms:
@@ -170,7 +175,7 @@ class _Issuer:
         raise problem
 
     async def look(self) -> None:
-        """Fetch the keys again when it is time to; nothing before the first token."""
+        """Fetch the keys again if a fetch is due. Does nothing until a first token was checked."""
         if self._keys:
             await self._fetch_if_due("")
 
@@ -182,7 +187,7 @@ class _Issuer:
     async def _keys_for(self, kid: str) -> Sequence[_Known]:
         await self._fetch_if_due(kid)
         if self._clock.monotonic() - self._fetched_s > max(STALE_S_MAX, self._settings.keys_kept_s):
-            raise Unavailable(f"the keys of the issuer {self._settings.issuer} cannot be had; try again")
+            raise Unavailable(f"the keys of the issuer {self._settings.issuer} cannot be fetched; try again")
         return self._with(kid)
 
     async def _fetch_if_due(self, kid: str) -> None:
@@ -202,7 +207,7 @@ class _Issuer:
         return [known for known in self._keys if not kid or known.kid == kid]
 
     async def _fetch(self) -> None:
-        """Get the keys; when that fails the last ones stay."""
+        """Fetch the keys; if that fails, keep the previous ones."""
         if self._file:
             self._seen = changes_of(self._file)
         try:
@@ -210,7 +215,7 @@ class _Issuer:
                 document = await self._document(self._source)
                 if not self._settings.jwks:
                     if document.get("issuer") != self._settings.issuer:
-                        raise ValueError("the discovery document is of another issuer")
+                        raise ValueError("the discovery document names another issuer")
                     place = str(document.get("jwks_uri"))
                     check_url(place)
                     document = await self._document(place)
@@ -224,8 +229,8 @@ class _Issuer:
             TimeoutError,
             ConfigurationError,
         ) as error:
-            why = str(error) or "no answer in time"
-            _log.warning("cannot get the keys of the issuer %s: %s", self._settings.issuer, why[:200])
+            why = str(error) or "no answer within 5 s"
+            _log.warning("cannot fetch the keys of the issuer %s: %s", self._settings.issuer, why[:200])
         finally:
             self._tried_s = self._clock.monotonic()
 
@@ -237,7 +242,7 @@ class _Issuer:
             self._session = aiohttp.ClientSession(max_line_size=8 * KIB, max_field_size=8 * KIB)
         async with self._session.get(place, allow_redirects=False) as answer:
             if answer.status != 200:
-                raise ValueError(f"{place} answers {answer.status}")
+                raise ValueError(f"{place} answered with HTTP status {answer.status}")
             raw = bytearray()
             async for chunk in answer.content.iter_chunked(16 * KIB):
                 raw += chunk
@@ -247,16 +252,18 @@ class _Issuer:
 
 
 def check_url(url: str) -> None:
-    """HTTPS; HTTP from this machine alone. Raises `ConfigurationError`."""
+    """Check that a URL is HTTPS, or HTTP on this machine. Raises `ConfigurationError`."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
     except ValueError:
-        raise ConfigurationError(f"{url[:200]!r} is no URL") from None
+        raise ConfigurationError(f"{url[:200]!r} is not a URL") from None
     if parts.scheme == "https" and host:
         return
     if parts.scheme != "http" or not is_loopback(host):
-        raise ConfigurationError(f"keys are fetched by https alone, not from {url[:200]!r}")
+        raise ConfigurationError(
+            f"keys can be fetched only over HTTPS, or over HTTP from this machine, not from {url[:200]!r}"
+        )
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
@@ -264,15 +271,15 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         raise ValueError(f"the document is larger than {DOCUMENT_BYTES_MAX} bytes")
     found = json.loads(raw)
     if not isinstance(found, dict):
-        raise ValueError("the document is no JSON object")
+        raise ValueError("the document is not a JSON object")
     return found
 
 
 def keys_of(document: Mapping[str, Any]) -> Sequence[_Known]:
-    """The public keys of a JWKS that sign; what is of another kind is left out. Raises `ValueError`."""
+    """Return the public keys for signatures in a JWKS; other keys are skipped. Raises `ValueError`."""
     listed = document.get("keys")
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
-        raise ValueError(f"the document is no set of at most {KEYS_MAX} keys")
+        raise ValueError(f"the document is not a JSON Web Key Set of at most {KEYS_MAX} keys")
     found = []
     for one in listed:
         if not isinstance(one, dict) or one.get("use", "sig") != "sig":
@@ -287,7 +294,7 @@ def keys_of(document: Mapping[str, Any]) -> Sequence[_Known]:
         if algorithms:
             found.append(_Known(str(one.get("kid", "")), key, algorithms, proof_of(key)))
     if not found:
-        raise ValueError("the set has no public key that signs tokens")
+        raise ValueError("the key set contains no usable public key for signatures")
     return found
 
 
@@ -302,4 +309,4 @@ def _key(one: dict[str, Any]) -> tuple[Key, Sequence[str]]:
         return ECKey.import_key(one), _OF_CURVES[curve]
     if kind == "OKP" and curve == "Ed25519":
         return OKPKey.import_key(one), _OF_CURVES[curve]
-    raise ValueError("another kind")
+    raise ValueError("unsupported key type")

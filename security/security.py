@@ -1,4 +1,4 @@
-"""All of a process's security, made of its security file; what broker and gateway are given."""
+"""Security objects of one process, created from its security file. Brokers and gateways use them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quire.security.configuration import Configuration
 class Security:
     configuration: Configuration
     authentication: Authentication | None
-    """None: nobody is asked who he is, and everybody may do everything."""
+    """Authentication providers; None if authentication is disabled and all clients may do everything."""
     authorization: Authorization
     audit: AuditLog
     credentials: Credentials
-    """What this process presents where it is a client."""
+    """Credentials of this process as a client."""
 
     async def stop(self) -> None:
         if self.authentication is not None:
@@ -30,7 +30,7 @@ class Security:
 
 
 def make_security(configuration: Configuration, clock: Clock) -> Security:
-    """Raises `ConfigurationError` for a key or a file that cannot be used."""
+    """Create the objects for a process. Raises `ConfigurationError` for an unusable key or file."""
     authentication = None
     if configuration.authentication is not None:
         try:
@@ -45,6 +45,6 @@ def make_security(configuration: Configuration, clock: Clock) -> Security:
     )
     own = configuration.client
     credentials = Credentials(own.token, own.token_file, own.user, own.password_file)
-    credentials.headers()  # a file that cannot be read is told now
+    credentials.headers()  # raises now if a file is unreadable
     audit = AuditLog(configuration.audit, clock)
     return Security(configuration, authentication, authorization, audit, credentials)

@@ -1,11 +1,11 @@
-"""Server and client contexts out of the configuration, made anew when a file of theirs changes.
+"""TLS contexts for servers and clients, created again when one of their files changes.
 
-Certificates live for months and some for hours; whoever renews them writes new files. A context is asked for at each
-handshake (`followed`): connections get the one of the files as they are then, and those that are open keep theirs.
+Certificates are valid for months or hours, and are renewed by writing new files. Each handshake gets the current
+context (`followed`): new connections use the current files, and open ones keep theirs.
 
-Between processes of one cluster (`between_processes`) both sides show a certificate that the cluster's authority has
-signed, and the caller looks whether it is for the host that it called. Whether the other one may be there at all is
-`certificates.is_of_a_process`: a certificate for users, of the same authority, opens no bookie.
+Between processes of a cluster (`between_processes`), both sides present a certificate that the cluster's authority
+signed, and the caller verifies the host name. `certificates.is_of_a_process` decides whether the peer may be a
+process: a bookie refuses a user's certificate from the same authority.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FollowedContext = Followed[SSLContext]
 
 
 def for_clients(tls: Tls) -> FollowedContext:
-    """What a process shows its clients. Raises `ConfigurationError`."""
+    """Return the server context for clients' connections. Raises `ConfigurationError`."""
     if not tls.certificate:
         raise ConfigurationError("[tls] of the security file needs a certificate and its key")
     if tls.client_certificates != "none" and not tls.authority:
         raise ConfigurationError(
-            f"[tls] of the security file has client_certificates = {tls.client_certificates!r} and no authority "
+            f"[tls] of the security file has client_certificates = {tls.client_certificates!r} but no authority "
             "that signs them"
         )
     return _server(tls.certificate, tls.key, tls.authority, tls.client_certificates, tls.minimum)
@@ -46,7 +46,7 @@ def _server(
     def make() -> SSLContext:
         context = SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[minimum]
-        context.options |= ssl.OP_NO_RENEGOTIATION  # else a client could ask for handshakes without end
+        context.options |= ssl.OP_NO_RENEGOTIATION  # else a client could request handshakes endlessly
         present(context, certificate, key)
         if shown != "none":
             trust(context, authority)
@@ -62,7 +62,7 @@ def _client(files: ClientTls) -> FollowedContext:
 
 @dataclass(frozen=True)
 class BetweenProcesses:
-    """Both ends of connections between brokers, bookies and gateways."""
+    """TLS contexts of both sides for connections between brokers, bookies and gateways."""
 
     server: FollowedContext
     client: FollowedContext
@@ -70,7 +70,7 @@ class BetweenProcesses:
 
 
 def between_processes(configuration: Configuration) -> BetweenProcesses | None:
-    """None where the file has no authority, or no certificate, that would do for it: connections inside are plain.
+    """Return contexts for connections between processes; None without a suitable authority or certificate.
 
     Raises `ConfigurationError`.
     """
@@ -79,7 +79,8 @@ def between_processes(configuration: Configuration) -> BetweenProcesses | None:
     if not files.authority or not files.certificate:
         if configuration.internal is not None:
             raise ConfigurationError(
-                "[internal] of the security file needs a certificate, its key and an authority, or those of [tls]"
+                "[internal] of the security file needs a certificate, its key and an authority (CA): set them there, "
+                "or in [tls]"
             )
         return None
     minimum = configuration.tls.minimum if configuration.tls is not None else "1.2"
@@ -87,17 +88,19 @@ def between_processes(configuration: Configuration) -> BetweenProcesses | None:
     if not _is_for_clients(files.certificate):
         if configuration.internal is not None:
             raise ConfigurationError(
-                f"{files.certificate} may be shown by servers only, and processes call one another: name one under "
-                "[internal] that clients may show as well"
+                f"{files.certificate} is valid for servers only, but processes also connect as clients: "
+                "set a certificate in "
+                "[internal] that is valid for clients as well"
             )
         return None
     return BetweenProcesses(server, _client(files), required)
 
 
 def to_brokers(configuration: Configuration, *, shows_itself: bool = True) -> FollowedContext | None:
-    """For gateways and brokers that call a broker where its clients do. None: without TLS.
+    """Return the client context for connecting to a broker's client port, or None to connect without TLS.
 
-    A gateway where nobody logs in must not show its certificate: it would pass for each client's.
+    A gateway without authentication must not present its certificate, because brokers would authenticate its clients by
+    it.
     """
     tls, own = configuration.tls, configuration.client
     if tls is None and configuration.internal is None and not own.authority:
@@ -116,14 +119,14 @@ def to_brokers(configuration: Configuration, *, shows_itself: bool = True) -> Fo
 
 
 def _is_for_clients(file: str) -> bool:
-    """Imported late: it needs a library that processes without a security file do without."""
+    """Return whether a certificate is valid for clients. The import is here because the library is optional."""
     from quire.security.certificates import is_for_clients
 
     return is_for_clients(Path(file).read_bytes())
 
 
 def files_inside(configuration: Configuration) -> ClientTls:
-    """What processes show and trust among themselves; empty where the file says nothing of it."""
+    """Return the files for TLS between processes; a field is empty if its file is not configured."""
     internal, tls = configuration.internal or Internal(), configuration.tls or Tls()
     own = internal if internal.certificate or internal.key else tls
     return ClientTls(internal.authority or tls.authority, own.certificate, own.key)

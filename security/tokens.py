@@ -1,12 +1,13 @@
-"""Tokens that are signed by one key: JSON web tokens (RFC 7519), as Pulsar's and everybody's tools make them.
+"""JSON Web Tokens ([RFC 7519](https://www.rfc-editor.org/rfc/rfc7519)) signed with one local key, as in Pulsar.
 
-The key decides which algorithms a token may name, never the token: a secret key takes HS256 to HS512, an RSA key RS and
-PS, a curve its ES, Ed25519 EdDSA. So `none` is refused, and so is a token that was signed with the bytes of a public
-key as if they were a secret. `kid` and other hints of the token's header are not looked at.
+The allowed algorithms depend on the key, not on the token: a secret key allows HS256 to HS512, an RSA key RS256 to
+RS512 and PS256 to PS512, an elliptic-curve key the ES algorithm of its curve, and an Ed25519 key EdDSA. So `none` is
+refused, and so is a token signed with the bytes of a public key as a secret. `kid` and other hints of the token's
+header are ignored.
 
-The key's file is followed: when it is replaced, tokens of the old key let nobody in, and whoever they let in goes.
+When the key's file is replaced, tokens of the old key are refused, and their connections are closed.
 
-What is refused is told in a few fixed sentences: none quotes the token, or what a library says of it.
+Error texts contain neither the token nor a message of the library.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from joserfc.errors import (
     UnsupportedAlgorithmError,
 )
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
 from joserfc.jwt import JWTClaimsRegistry
 
 from quire.runtime.clock import Clock
@@ -40,7 +42,7 @@ from quire.security.identity import Identity, role_of
 
 TOKEN_BYTES_MAX: Final = 16 * KIB
 SECRET_BYTES_MIN: Final = 32
-"""Of HS256's digest; RFC 7518 forbids less, and a word that somebody thought of is guessed."""
+"""Minimum size of a secret. RFC 7518 requires at least the digest size of HS256; a shorter secret can be guessed."""
 
 RSA_BITS_MIN: Final = 2048
 
@@ -52,8 +54,16 @@ _OF_CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "E
 _SECRET: Final = os.urandom(32)
 
 
+class _Registry(JWSRegistry):
+    """Registry of header parameters, which ignores unknown ones unless `crit` lists them (RFC 7515, section 4)."""
+
+    max_header_length = (
+        TOKEN_BYTES_MAX  # the library's default, 512 bytes, is less than a certificate (`x5c`)
+    )
+
+
 class Trusted(NamedTuple):
-    """A key, which algorithms it takes, and what it is called while this process runs."""
+    """A key with its allowed algorithms. `proof` is its name, as in `Identity`."""
 
     key: Key
     algorithms: Sequence[str]
@@ -61,10 +71,10 @@ class Trusted(NamedTuple):
 
 
 class Tokens:
-    """The provider of the method `token` for tokens of our own key."""
+    """Provider of the method `token` for tokens signed with a local key."""
 
     def __init__(self, settings: Token, clock: Clock) -> None:
-        """Raises `ConfigurationError` when the key cannot be used."""
+        """Load the key. Raises `ConfigurationError` if it cannot be used."""
         if bool(settings.secret_key) == bool(settings.public_key):
             raise ConfigurationError("[authentication.token] needs either secret_key or public_key")
         path = path_of_key(settings.secret_key or settings.public_key)
@@ -85,7 +95,7 @@ class Tokens:
         return self._key.current().algorithms
 
     async def authenticate(self, data: bytes, address: str = "") -> Identity:
-        """Raises `NotAuthenticated`."""
+        """Verify a token, and return its identity. Raises `NotAuthenticated`."""
         settings, trusted = self._settings, self._key.current()
         claims = verified(data, trusted.key, trusted.algorithms)
         check_claims(
@@ -96,38 +106,42 @@ class Tokens:
     async def look(self) -> None: ...
 
     def trusts(self, proof: str) -> bool:
-        """Whether it is the key that its file has now."""
+        """Return whether the proof is that of the current key."""
         return proof == self._key.current().proof
 
 
 def chosen(wanted: Sequence[str], fitting: Sequence[str], where: str) -> Sequence[str]:
-    """Those of `wanted`, all when it is empty. Raises `ConfigurationError` for one that does not fit the key."""
+    """Return the `wanted` algorithms, or all `fitting` ones.
+
+    Raises `ConfigurationError` for an algorithm that does not fit the key.
+    """
     strange = sorted(set(wanted) - set(fitting))
     if strange:
         raise ConfigurationError(
-            f"{where}: the algorithm {strange[0][:20]!r} does not fit its key, which takes {', '.join(fitting)}"
+            f"{where}: the algorithm {strange[0][:20]!r} does not fit the key, which supports {', '.join(fitting)}"
         )
     return wanted or fitting
 
 
 def secret_key(raw: bytes) -> tuple[Key, Sequence[str]]:
-    """A secret and the algorithms that it takes. Raises `ConfigurationError`."""
+    """Return the secret key in `raw`, and its algorithms. Raises `ConfigurationError`."""
     if b"-----BEGIN" in raw:
-        raise ConfigurationError("the secret key is a PEM file, so it is none: name it as public_key")
+        raise ConfigurationError(
+            "secret_key is a PEM file, not a secret; if it is a public key, set public_key"
+        )
     if len(raw) < SECRET_BYTES_MIN:
         raise ConfigurationError(
-            f"the secret key has {len(raw)} bytes, {SECRET_BYTES_MIN} are least: `quire tokens create-key` makes one"
+            f"the secret key has {len(raw)} bytes, but needs at least {SECRET_BYTES_MIN}; "
+            "create one with `quire tokens create-key`"
         )
     try:
         return OctKey.import_key(raw), OF_SECRETS
-    except ValueError:  # which the library says of public keys
-        raise ConfigurationError(
-            "the secret key is a public key, so it is none: name it as public_key"
-        ) from None
+    except ValueError:  # the library raises it for public keys
+        raise ConfigurationError("secret_key is a public key, not a secret; set it as public_key") from None
 
 
 def public_key(raw: bytes) -> tuple[Key, Sequence[str]]:
-    """A public key, PEM or DER, and the algorithms that it takes. Raises `ConfigurationError`."""
+    """Return the public key in `raw`, PEM or DER, and its algorithms. Raises `ConfigurationError`."""
     try:
         found: Any
         if b"-----BEGIN" in raw:
@@ -136,60 +150,62 @@ def public_key(raw: bytes) -> tuple[Key, Sequence[str]]:
             found = serialization.load_der_public_key(raw)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigurationError(
-            "the public key is neither PEM nor DER of a public key, or is cut short"
+            "the file is not a public key in PEM or DER format, or is truncated"
         ) from None
     pem = found.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     if isinstance(found, rsa.RSAPublicKey):
         if found.key_size < RSA_BITS_MIN:
             raise ConfigurationError(
-                f"an RSA key of {found.key_size} bits is too weak: {RSA_BITS_MIN} are least"
+                f"an RSA key of {found.key_size} bits is too weak; at least {RSA_BITS_MIN} are required"
             )
         return RSAKey.import_key(pem), OF_RSA
     if isinstance(found, ec.EllipticCurvePublicKey) and found.curve.name in _OF_CURVES:
         return ECKey.import_key(pem), (_OF_CURVES[found.curve.name],)
     if isinstance(found, ed25519.Ed25519PublicKey):
         return OKPKey.import_key(pem), ("EdDSA", "Ed25519")
-    raise ConfigurationError(
-        "the public key is of a kind that signs no tokens here: use RSA, P-256 or Ed25519"
-    )
+    raise ConfigurationError("this type of public key is not supported for tokens: use RSA, P-256 or Ed25519")
 
 
 def private_key(raw: bytes) -> tuple[Key, str]:
-    """A private key, PEM, and the algorithm that it signs by. Raises `ConfigurationError`."""
+    """Return the private key in `raw` (PEM), and its algorithm. Raises `ConfigurationError`."""
     try:
         found: Any = serialization.load_pem_private_key(raw, None)
         public = found.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
-        raise ConfigurationError("the private key is not PEM without a password, or is cut short") from None
+        raise ConfigurationError(
+            "the private key must be PEM without a password; it is another format, or truncated"
+        ) from None
     key, (algorithm, *_) = public_key(public)
     return type(key).import_key(raw), algorithm
 
 
-# -- what `oidc` has in common with this ---------------------------------------------------------------
+# -- functions that `oidc` uses, too ---------------------------------------------------------------
 
 
 def verified(data: bytes, key: Any, algorithms: Sequence[str]) -> Mapping[str, Any]:
-    """The claims of a token whose signature is right. Raises `NotAuthenticated`."""
+    """Return the claims of a token after verifying its signature. Raises `NotAuthenticated`."""
     if not data:
         raise NotAuthenticated("no token was sent")
     if len(data) > TOKEN_BYTES_MAX:
         raise NotAuthenticated(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
     try:
-        return jwt.decode(data, key, list(algorithms)).claims
+        return jwt.decode(
+            data, key, registry=_Registry(algorithms=algorithms, strict_check_header=False)
+        ).claims
     except BadSignatureError:
         raise NotAuthenticated("the token is not signed by the key that this broker trusts") from None
     except UnsupportedAlgorithmError:
-        raise NotAuthenticated(f"the token's algorithm is none of {', '.join(algorithms)}") from None
+        raise NotAuthenticated(f"the token's algorithm is not one of {', '.join(algorithms)}") from None
     except (JoseError, ValueError, TypeError, KeyError, RecursionError):
-        raise NotAuthenticated("what was sent is not a signed JSON web token") from None
+        raise NotAuthenticated("the credentials are not a signed JSON web token") from None
 
 
 def check_claims(
     claims: Mapping[str, Any], clock: Clock, leeway_s: int, *, issuer: str = "", audience: str = ""
 ) -> None:
-    """Whether the token is for us, and now. Raises `NotAuthenticated`."""
+    """Check the token's issuer, audience and validity in time. Raises `NotAuthenticated`."""
     options: dict[str, Any] = {}
     if issuer:
         options["iss"] = {"essential": True, "value": issuer}
@@ -202,22 +218,24 @@ def check_claims(
     except MissingClaimError as error:
         raise NotAuthenticated(f"the token has no claim {error.claim}") from None
     except InvalidClaimError as error:
-        raise NotAuthenticated(f"the token's claim {error.claim} is not what this broker expects") from None
+        raise NotAuthenticated(
+            f"the token's claim {error.claim} does not have the value that this broker requires"
+        ) from None
     except (JoseError, ValueError, TypeError):
-        raise NotAuthenticated("the token's claims cannot be understood") from None
+        raise NotAuthenticated("the token's claims are malformed") from None
 
 
 def proof_of(key: Key) -> str:
-    """A name of a key that tells nothing of it; see `Identity.proof`."""
+    """Return an opaque name of a key; see `Identity.proof`."""
     return hmac.digest(_SECRET, key.thumbprint().encode(), "sha256").hex()
 
 
 def identity_of(claims: Mapping[str, Any], settings: Token | Oidc, proof: str) -> Identity:
-    """Whom the claims speak of. Raises `NotAuthenticated`."""
+    """Return the identity for verified claims. Raises `NotAuthenticated`."""
     value = claims.get(settings.role_claim)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     expires = claims.get("exp")
     expires_ms = None if expires is None else int(min(expires + settings.leeway_s, 1 << 50) * 1000)
     role = role_of(value, f"the token's claim {settings.role_claim}", settings.prefix)
-    return Identity(role, "token", expires_ms, proof=proof)
+    return Identity(role, "token", expires_ms, proof=proof, prefix=settings.prefix)

@@ -1,18 +1,20 @@
-"""One broker: sessions with clients, topics, subscriptions, and what operators ask.
+"""Broker: sessions with clients, topics, subscriptions, and requests of operators.
 
-`broker` is the list of parts, `settings` what an operator may set, `names` parses topics' names. The folders, from the
-ground up; each imports only those above it, as `tests/test_architecture.py` has it:
+`broker` creates the parts, `settings` contains the operator's settings, `names` parses topic names. The list shows the
+folders from the lowest layer up. A folder imports only folders listed above it (`tests/test_architecture.py`):
 
-    policy         what namespaces and topics prescribe, and the buckets of rates
-    schema         what messages look like
-    model          what topics, subscriptions and sessions know of each other
-    topic          one loaded partition: publishing, segments, reading, retention, compaction
-    subscription   who has had which messages of a topic, and who gets the next
-    cluster        which broker serves which topic, and what concerns all topics of a broker, or several brokers
-    session        a client's connection
-    console        the page for people, which is a client of REST
-    admin          REST
+    policy         policies of namespaces and topics, permissions, and rate limiters
+    schema         schemas of messages
+    model          interfaces between topics, subscriptions and sessions
+    topic          loaded topics: publishing, segments, reading, retention, compaction
+    subscription   cursors, and the dispatch of messages to consumers
+    ownership      the assignment of topics to brokers
+    registry       the topics that one broker has loaded
+    operations     requests of clients and operators that concern all partitions of a topic, or all brokers
+    session        connections of clients
+    console        web console, a client of the REST interface
+    admin          REST interface
 
-A message comes by `session/connection`, `session/produce`, `topic/topic`, `topic/publish`; it goes out by
-`subscription/subscription`.
+A published message passes through `session/session`, `session/producer_end` and `topic/publish`, a dispatched one
+through `subscription/pump` and `session/consumer_end`. `docs/anatomy.md` describes both paths step by step.
 """

@@ -1,21 +1,22 @@
-"""One broker: it listens to clients and joins sessions, topics and subscriptions.
+"""Broker: accepts client connections, and creates the sessions, topics, subscriptions and their shared parts.
 
     Broker
-      namespaces   what tenants and namespaces prescribe
-      ownership    which bundles are this broker's
-      registry     the loaded topics
-      fan_out      the partitions of a topic, and other brokers, asked together
-      partitioned  topics with partitions grow
-      deletion     topics, and topics with partitions, are deleted
-      offloading   sealed segments on their way to the archive
-      bundles      what ownership asks of the topics
-      rounds       what is done for topics every few seconds
-      ownerless    ledgers that nobody else would close
-      sessions     serving/session: one Connection per client
-      admin        what operators ask that is more than one call
+      namespaces        policies of tenants and namespaces
+      ownership         owners of bundles, and the bundles of this broker
+      registry          the loaded topics
+      fan_out           requests to the partitions of a topic, and to other brokers
+      partitioned       growth of partitioned topics
+      deletion          deletion of partitioned topics
+      offloading        archiving of sealed segments
+      bundles           loading, hand-over and splitting of bundles
+      rounds            periodic maintenance of all topics
+      orphaned_ledgers  recovery of open ledgers that no broker closes
+      sessions          connections of clients
+      admin             requests of operators
 
-A broker holds no data, and threads only for what clients can make long (`Services.helpers`). It stops by unloading its
-topics, so that nothing has to be recovered; killed, it leaves that to the next start.
+A broker stores no data. It uses helper threads only for work whose duration depends on input from clients
+(`Services.helpers`). When it stops, it unloads its topics, so that no ledger has to be recovered. After a crash, the
+next owners recover the ledgers.
 """
 
 from __future__ import annotations
@@ -28,37 +29,42 @@ from typing import Final, Protocol
 
 from quire.runtime.metrics import Values
 from quire.security.listener import TlsListener
-from quire.serving.cluster.addresses import Addresses
-from quire.serving.cluster.admin import Admin
-from quire.serving.cluster.bundles import split_evenly
-from quire.serving.cluster.client_topics import ClientTopics
-from quire.serving.cluster.deletion import Deletion
-from quire.serving.cluster.fan_out import FanOut
-from quire.serving.cluster.local_bundles import LocalBundles
-from quire.serving.cluster.offloading import Offloading
-from quire.serving.cluster.ownerless import Ownerless
-from quire.serving.cluster.partitioned import Partitioned
-from quire.serving.cluster.port import Ownership, SoleOwner
-from quire.serving.cluster.registry import Registry
-from quire.serving.cluster.rounds import Rounds
+from quire.serving.operations.admin import Admin
+from quire.serving.operations.client_topics import ClientTopics
+from quire.serving.operations.deletion import Deletion
+from quire.serving.operations.fan_out import FanOut
+from quire.serving.operations.partitioned import Partitioned
+from quire.serving.ownership.port import Addresses, Ownership, SoleOwner
 from quire.serving.policy.namespaces import Namespaces
+from quire.serving.registry.bundles import split_evenly
+from quire.serving.registry.local_bundles import LocalBundles
+from quire.serving.registry.offloading import Offloading
+from quire.serving.registry.orphaned_ledgers import OrphanedLedgers
+from quire.serving.registry.registry import Registry
+from quire.serving.registry.rounds import Rounds
 from quire.serving.session.sessions import Sessions
 from quire.serving.topic.services import Services
 
 HANDOVER_S: Final = 7.0
-"""How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
+"""Time-out, in seconds, of the hand-over of bundles.
+
+The sum of this time-out and `STOP_S` fits into the 10 s from a container's SIGTERM to SIGKILL.
+"""
 
 STOP_S: Final = 3.0
-"""How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
+"""Time-out, in seconds, of closing topics.
+
+The ledgers of topics that are not closed in time are recovered when these topics are loaded again.
+"""
 
 WARNINGS_MAX: Final = 20
-"""Lost ledgers that a health check tells of; `quire ledgers lost` has all."""
+"""Maximum number of lost ledgers in a health check; `quire ledgers lost` lists all."""
 
 _log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """What keeps messages and is inside this process: a bookie, or write-ahead logs on object storage."""
+    """Storage in this process: a bookie, or write-ahead logs on object storage."""
 
     @property
     def bytes_unflushed(self) -> int: ...
@@ -70,6 +76,8 @@ class Node(Protocol):
 
 
 class Broker:
+    """Broker of one process, with its parts as attributes."""
+
     def __init__(self, services: Services, ownership: Ownership | None = None) -> None:
         settings, store, ledgers = services.settings, services.store, services.ledgers
         settings.validate()
@@ -97,9 +105,9 @@ class Broker:
             self.fan_out.peers,
             self.addresses,
         )
-        self.rounds = Rounds(services, registry, self.deletion, self.offloading)
-        self.ownerless = Ownerless(registry, owns, services)
-        topics = ClientTopics(registry, self.partitioned, self.fan_out)
+        self.rounds = Rounds(services, registry, self.offloading)
+        self.orphaned_ledgers = OrphanedLedgers(registry, owns, services)
+        topics = ClientTopics(services, registry, self.partitioned, self.fan_out)
         self.sessions = Sessions(services, topics, self.addresses, registry.guard)
         self.admin = Admin(
             services,
@@ -113,15 +121,16 @@ class Broker:
 
     @property
     def service_url(self) -> str:
-        """`pulsar://host:port` for clients; "" when it takes TLS alone."""
+        """URL for clients, `pulsar://host:port`; an empty string if the broker accepts only TLS."""
         return self.addresses.service_url
 
     async def start(self, listener: socket.socket | None = None, tls: TlsListener | None = None) -> None:
-        """Listen: on `listener`, a bound socket, and on `tls`; without either, where the settings say.
+        """Listen on `listener`, a bound socket, and on `tls`; if both are None, at the address in the settings.
 
-        Raises `ConfigurationError` when the address cannot be had.
+        Raises `ConfigurationError` if it cannot bind the address.
         """
         await self.namespaces.ensure_defaults()
+        await self.sessions.topics.begin()
         await self.sessions.listen(listener, tls)
         await self.ownership.start(self.bundles)
         if self.offloading is not None:
@@ -130,7 +139,7 @@ class Broker:
         self.rounds.start()
 
     async def stop(self) -> None:
-        """Let the clients go, close topics and state logs, hand over what others can serve, within a few seconds."""
+        """Hand bundles over to other brokers, then close topics, state logs and connections, within ten seconds."""
         if self.offloading is not None:
             await self.offloading.stop()
         try:
@@ -138,33 +147,36 @@ class Broker:
                 await self.ownership.stop()
                 await self.sessions.answered()
         except TimeoutError:
-            _log.warning("not all bundles could be handed over in time; the next owners will recover them")
+            _log.warning("hand-over of bundles timed out; the next owners recover the remaining bundles")
         self.sessions.stop_listening()
         try:
             async with asyncio.timeout(STOP_S):
                 await self.registry.stop()
                 await self.registry.bundles.close()
         except TimeoutError:
-            _log.warning("not all topics could be closed in time; they will be recovered")
+            _log.warning("closing of topics timed out; the next loads recover the remaining topics")
         self.sessions.close()
         await self.services.tasks.stop()
         self.services.helpers.close(0.0)
         await self.fan_out.peers.close()
 
-    # -- what probes ask -------------------------------------------------------------------------------
+    # -- for probes and metrics ------------------------------------------------------------------------
 
     def watch(self, why_not: Callable[[], str]) -> None:
-        """`why_not` tells of a part of this process why it cannot work; nothing when all is well."""
+        """Include a part of this process in `why_not_ready`.
+
+        `why_not` returns the reason why the part is not ready; an empty string if it is ready.
+        """
         self._why_not.append(why_not)
 
     def rest_on(self, node: Node) -> None:
-        """Count what `node` has in memory, and be as ready as it is."""
+        """Count the unflushed bytes of `node` in the byte budget, and include it in `why_not_ready`."""
         self.services.budget.add_gauge(lambda: node.bytes_unflushed)
         node.on_flushed(self.services.budget.look_again)
         self.watch(lambda: node.why_not_ready)
 
     def why_not_ready(self) -> Sequence[str]:
-        """Reasons why this broker should get no traffic now; empty when it should."""
+        """Return the reasons why this broker should get no traffic now; empty if it is ready."""
         reasons = []
         if not self.sessions.is_listening:
             reasons.append("the broker is not listening yet")
@@ -174,11 +186,11 @@ class Broker:
         return list(filter(None, (*reasons, *(why_not() for why_not in self._why_not))))
 
     def warnings(self) -> Sequence[str]:
-        """What a person should look at though the broker serves: what was lost for good, and how to go on."""
+        """Return a warning for each ledger that lost entries, with the operator's next step. The broker stays ready."""
         return [str(error) for error in self.services.ledgers.lost().values()][:WARNINGS_MAX]
 
     def metrics(self) -> Values:
-        """Of the whole broker; `admin.metrics` has those of its namespaces and topics."""
+        """Return the metrics of the whole broker; `admin.metrics` collects the metrics of its namespaces and topics."""
         return {
             **self.sessions.metrics(),
             "quire_serving_topics_loaded": len(self.registry),

@@ -1,4 +1,4 @@
-"""Topic names in a broker: `wire.topic_name` made whole, the record's path, and partitions.
+"""Topic names: parsing, checks, the path of a topic's metadata record, and the suffix of partitions.
 
 NAME-partition-3 is partition 3 of the partitioned topic NAME.
 """
@@ -19,15 +19,25 @@ NON_PERSISTENT: Final = "non-persistent"
 
 
 def check_name(what: str, name: str) -> None:
-    """Of whatever a client names. Raises `ConfigurationError`."""
+    """Check the length and the characters of a name that a client sent. Raises `ConfigurationError`."""
     if len(name) > NAME_CHARS_MAX:
-        raise ConfigurationError(f"{what} of {len(name)} characters is too long; {NAME_CHARS_MAX} is most")
+        raise ConfigurationError(
+            f"{what} of {len(name)} characters is too long; the limit is {NAME_CHARS_MAX}"
+        )
     if topic_name.has_control(name):
-        raise ConfigurationError(f"{what} {name!r} has control characters; use others")
+        raise ConfigurationError(f"{what} {name!r} contains control characters; remove them")
+
+
+def refuse_dots(what: str, name: str) -> None:
+    """Reject a new name with a segment `.` or `..`, which browsers and proxies resolve. Raises `ConfigurationError`."""
+    if not {".", ".."}.isdisjoint(name.split("/")):
+        raise ConfigurationError(
+            f"invalid name {name!r} of a {what}: it contains . or .., which URL libraries resolve in paths"
+        )
 
 
 class TopicName(NamedTuple):
-    """The four parts of a topic's name; `str` gives the full form."""
+    """Four parts of a topic name; `str` returns the full name."""
 
     domain: str
     tenant: str
@@ -36,7 +46,7 @@ class TopicName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """Raises `ConfigurationError` for what is no topic name."""
+        """Parse a topic name. Raises `ConfigurationError` if it is invalid."""
         check_name("the topic name", text)
         return cls(*topic_name.split(text))
 
@@ -49,23 +59,26 @@ class TopicName(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where its record lies in the metadata store."""
+        """Path of the topic's record in the metadata store."""
         return paths.topic(self.tenant, self.namespace, self.local, self.domain)
 
     @property
     def partition(self) -> int:
-        """The number behind `-partition-`, -1 when it has none."""
+        """Index of the partition, from the suffix `-partition-N`; -1 if there is none."""
         match = _PARTITION.fullmatch(self.local)
         return int(match[2]) if match else -1
 
     @property
     def parent(self) -> TopicName | None:
-        """The partitioned topic that this is a partition of, by its name."""
+        """Name of the partitioned topic that this partition belongs to; None if there is no suffix `-partition-N`."""
         match = _PARTITION.fullmatch(self.local)
         return self._replace(local=match[1]) if match else None
 
     def is_prepared(self, shown: Callable[[TopicName], int]) -> bool:
-        """Whether it is a partition that its parent is only being given; `shown`: how many that shows, 0: none."""
+        """Return whether this is a new partition that its partitioned topic, which is growing, does not list yet.
+
+        `shown` returns the number of partitions that a topic lists, 0 if it is not partitioned.
+        """
         parent = self.parent
         return parent is not None and 0 < shown(parent) <= self.partition
 

@@ -1,25 +1,29 @@
-"""Avro definitions as columns: the type that Arrow and Spark have for one, and how values get into it.
+"""Avro definitions as columns: their types in Arrow and Spark, and the conversion of values.
 
 | in Avro | in Spark |
 |---|---|
 | boolean, int, long, float, double, string, bytes | boolean, int, bigint, float, double, string, binary |
 | enum, fixed | string, binary |
 | array, map, record | array, map<string, …>, struct |
-| null with another | that one; all columns may be null |
+| null with another | the other one; all columns may be null |
 | int with long, float with double | bigint, double |
-| other unions | struct<member0, member1, …>, of which one is not null: as `from_avro` of Spark has them |
-| a record within itself | string: it is JSON from there on, with the fields that its writer gave it |
+| other unions | struct<member0, member1, …> with one member that is not null, as in Spark's [`from_avro`] |
+| a record within itself | string: JSON of the inner record, with the fields of its writer |
 | date; timestamp-millis, -micros; local-timestamp-… | date; timestamp; timestamp_ntz |
 | decimal(p, s), p up to 38 | decimal(p, s) |
-| other logical types: time, uuid, duration | what they rest on |
+| other logical types: time, uuid, duration | their underlying type |
 
-Values come as Python objects by the *writer's* definition (from Avro), or by none (from JSON), and are taken by the
-names of the fields, as Avro's schema resolution does: what the writer did not have is the default, what this
-definition does not have is left out, numbers are widened. The names of records do not matter, as for the broker's own
-check of versions: a class may move to another package. This is why `fastavro` is not asked to resolve: for it they
-do. Only where a union has several records, enums or fixed does the name say which one it is, without its package;
-`fastavro` gives what has a name, in a union, as a pair of it and the value. Anything else is the first member of the
-union whose type it has, or that takes it; so are all values in JSON, which has no names.
+Values are Python objects, read by the *writer's* definition (Avro) or without one (JSON). They are converted by the
+names of fields, as in Avro's [schema resolution]: a field that the writer lacked has its default, a field that this
+definition lacks is dropped, numbers are widened. Record names are ignored, as in the broker's compatibility check, so
+that a class may move to another package. `fastavro` compares these names, so its resolution is not used.
+
+A union with several records, enums or fixed types is the exception: the name, without its package, selects the member.
+`fastavro` returns such a value as a pair of name and value. Any other value is assigned to the first member that has
+its type, or else to the first member that accepts it. JSON has no names, so all its values are assigned this way.
+
+[`from_avro`]: https://spark.apache.org/docs/latest/sql-data-sources-avro.html
+[schema resolution]: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
 
 from __future__ import annotations
@@ -36,109 +40,103 @@ import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source.schema import TIME
+from quire.wire import avro
+from quire.wire.avro import Array, AvroType, Enum, Fixed, Logical, Map, Primitive, Record, Union
 
 Convert = Callable[[Any], Any]
-"""A Python object to what Arrow takes for the type. Raises `ValueError` or `TypeError` for what is none of it."""
+"""Conversion of a Python object for Arrow. Raises `ValueError` or `TypeError` for values of another type."""
 
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A definition as a column's type."""
+    """Column type of an Avro definition."""
 
     arrow: pa.DataType
     spark: str
-    """As `simpleString` of Spark's type has it."""
+    """`simpleString` of Spark's type."""
     ddl: str
     convert: Convert
-    """Of None: it is null, or raises where the definition has no null."""
+    """Function that converts a value. It converts None to null, or raises if the definition does not allow null."""
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT_MAX: Final = {"int": 1 << 31, "long": 1 << 63}
+DECIMAL_DIGITS_MAX: Final = 38
+"""Maximum number of digits of a decimal in Spark."""
 
 
-def column_type(definition: Any, *, is_json: bool, path: str = "value") -> ColumnType:
-    """The type for an Avro definition (parsed JSON), for values in JSON or in Avro; errors begin with `path`.
+def column_type(definition: str, *, is_json: bool, path: str = "value") -> ColumnType:
+    """Return the column type of an Avro definition, for values in JSON or Avro. Errors contain `path`.
 
-    Raises `ConfigurationError` for what no column can hold.
+    Raises `ConfigurationError` for definitions that no column can represent.
     """
-    return _Types(is_json).of(definition, path)
+    try:
+        return _Types(is_json).of(avro.parse(definition), path)
+    except avro.UndefinedType as error:
+        why = f"field {path}{error.at} of the schema is a {error.name}, which is not defined"
+    except avro.AvroError as error:
+        why = f"the schema of {path} is not an Avro definition: {error}"
+    raise ConfigurationError(f"{why}; use value_schema=none")
 
 
 class _Types:
-    """The types of one definition; `named` are those that have a name, None while they are being made."""
+    """Converter of one definition to column types.
+
+    `_named` contains the types of named definitions; None marks a type that is still being created.
+    """
 
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
-        self._named: dict[str, ColumnType | None] = {}
+        self._named: dict[AvroType, ColumnType | None] = {}
 
-    def of(self, definition: Any, path: str) -> ColumnType:
-        if isinstance(definition, list):
-            return self._union(definition, path)
-        if isinstance(definition, str):
-            return self._plain(definition, path) or self._known(definition, path)
-        kind = definition.get("type")
-        if not isinstance(kind, str):
-            return self.of(kind, path)
-        logical = _logical(definition)
+    def of(self, kind: AvroType, path: str) -> ColumnType:
+        match kind:
+            case Union():
+                return self._union(kind.branches, path)
+            case Array():
+                return self._array(self.of(kind.items, f"{path}[]"))
+            case Map():
+                return self._map(self.of(kind.values, f"{path}{{}}"))
+            case Record():
+                if kind not in self._named:
+                    self._named[kind] = None
+                    self._named[kind] = self._record(kind, path)
+                return self._named[kind] or _WITHIN_ITSELF
+            case Enum():
+                return ColumnType(pa.string(), "string", "string", _symbol(kind))
+        logical = None if kind.logical is None else _logical(kind, kind.logical)
         if logical is not None:
-            return self._remember(definition, logical) if "name" in definition else logical
-        if kind == "record":
-            return self._record(definition, path)
-        if kind == "enum":
-            return self._remember(
-                definition, ColumnType(pa.string(), "string", "string", _symbol(definition))
-            )
-        if kind == "fixed":
-            return self._remember(definition, self._binary())
-        if kind == "array":
-            return self._array(self.of(definition["items"], f"{path}[]"))
-        if kind == "map":
-            return self._map(self.of(definition["values"], f"{path}{{}}"))
-        return self._plain(kind, path) or self._known(kind, path)
-
-    def _plain(self, name: str, path: str) -> ColumnType | None:
-        if name == "bytes":
-            return self._binary()
-        found = _PLAIN.get(name)
-        return None if found is None else ColumnType(*found)
+            return logical
+        if kind.kind == "null":
+            raise _always_null(path)
+        return ColumnType(*_PLAIN[kind.kind]) if kind.kind in _PLAIN else self._binary()
 
     def _binary(self) -> ColumnType:
         return ColumnType(pa.binary(), "binary", "binary", _from_base64 if self._is_json else _bytes)
 
-    def _known(self, name: str, path: str) -> ColumnType:
-        short = _short(name)
-        if short not in self._named:
-            raise ConfigurationError(
-                f"field {path} of the schema is a {name}, which is not defined, and no column can be that; use "
-                "value_schema=none"
-            )
-        return self._named[short] or _WITHIN_ITSELF
-
-    def _remember(self, definition: Mapping[str, Any], made: ColumnType) -> ColumnType:
-        self._named[_short(definition["name"])] = made
-        return made
-
-    def _union(self, branches: list[Any], path: str) -> ColumnType:
-        others = [one for one in branches if one != "null"]
-        others = _WIDER.get(tuple(others) if all(isinstance(one, str) for one in others) else (), others)
+    def _union(self, branches: Sequence[AvroType], path: str) -> ColumnType:
+        others = [one for one in branches if one.kind != "null"]
         if not others:
-            raise ConfigurationError(
-                f"field {path} of the schema is always null, and no column can be that; use value_schema=none"
-            )
-        inner = self.of(others[0], path) if len(others) == 1 else self._members(others, path)
-        if "null" not in branches:
+            raise _always_null(path)
+        wider = _wider(others)
+        if wider is not None:
+            inner = ColumnType(*_PLAIN[wider])
+        elif len(others) == 1:
+            inner = self.of(others[0], path)
+        else:
+            inner = self._members(others, path)
+        if len(others) == len(branches):
             return inner
         convert = inner.convert
         return ColumnType(
             inner.arrow, inner.spark, inner.ddl, lambda value: None if value is None else convert(value)
         )
 
-    def _members(self, branches: list[Any], path: str) -> ColumnType:
-        """A struct with a member for each type."""
+    def _members(self, branches: Sequence[AvroType], path: str) -> ColumnType:
+        """Return the struct type of a union, with one member for each of its types."""
         names = [f"member{i}" for i in range(len(branches))]
         types = [self.of(one, f"{path}.{name}") for one, name in zip(branches, names, strict=True)]
-        union = _Union([_name_of(one) for one in branches], types, self._is_json)
+        union = _Union([getattr(one, "name", None) for one in branches], types, self._is_json)
 
         def convert(value: Any) -> dict[str, Any]:
             at, converted = union.member(value)
@@ -149,7 +147,7 @@ class _Types:
     def _array(self, items: ColumnType) -> ColumnType:
         def convert(value: Any) -> list[Any]:
             if not isinstance(value, list):
-                raise TypeError(f"{value!r:.100} is no array")
+                raise TypeError(f"{value!r:.100} is not an array")
             return [items.convert(one) for one in value]
 
         return ColumnType(
@@ -170,11 +168,11 @@ class _Types:
             convert,
         )
 
-    def _record(self, definition: Mapping[str, Any], path: str) -> ColumnType:
-        self._named[_short(definition["name"])] = None
-        fields = [
-            _Field.of(one, self.of(one["type"], f"{path}.{one['name']}")) for one in definition["fields"]
-        ]
+    def _record(self, kind: Record, path: str) -> ColumnType:
+        fields = []
+        for one in kind.fields:
+            place = f"{path}.{one.name}"
+            fields.append(_Field.of(one, self.of(one.type, place), place))
         if not fields:
             raise ConfigurationError(
                 f"field {path} of the schema is a record without fields; use value_schema=none"
@@ -182,10 +180,22 @@ class _Types:
 
         def convert(value: Any) -> dict[str, Any]:
             given = _object(value)
-            return {field.name: field.take(given) for field in fields}
+            return {field.name: field.value_in(given) for field in fields}
 
-        made = _struct([one.name for one in fields], [one.type for one in fields], convert)
-        return self._remember(definition, made)
+        return _struct([one.name for one in fields], [one.type for one in fields], convert)
+
+
+def _always_null(path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"field {path} of the schema is always null, which no column can represent; use value_schema=none"
+    )
+
+
+def _wider(kinds: Sequence[AvroType]) -> str | None:
+    """Return the wider one of two numeric types; None for any other types."""
+    if not all(isinstance(one, Primitive) and one.logical is None for one in kinds):
+        return None
+    return _WIDER.get(frozenset(one.kind for one in kinds))
 
 
 def _struct(names: Sequence[str], types: Sequence[ColumnType], convert: Convert) -> ColumnType:
@@ -199,7 +209,7 @@ def _struct(names: Sequence[str], types: Sequence[ColumnType], convert: Convert)
 
 
 class _Union:
-    """Which member of a union a value is."""
+    """Selection of a union's member by a value."""
 
     def __init__(self, names: Sequence[str | None], types: Sequence[ColumnType], is_json: bool) -> None:
         self._names = names
@@ -207,17 +217,23 @@ class _Union:
         self._is_json = is_json
 
     def member(self, value: Any) -> tuple[int, Any]:
-        """Its place, and the value converted. Raises `TypeError` when no member takes it."""
+        """Return the number of the member for a value, and the converted value.
+
+        Raises `TypeError` if no member accepts the value.
+        """
         for at in self._best_first(value):
             try:
                 return at, self._types[at].convert(value)
             except (TypeError, ValueError, ArithmeticError):
                 continue
-        raise TypeError(f"{_bare(value)!r:.100} is of no type of its union")
+        raise TypeError(f"no type of the union accepts {_bare(value)!r:.100}")
 
     def _best_first(self, value: Any) -> list[int]:
-        """Those with its name, then those of its type; from Avro what has no name is rather one without."""
-        name = _short(value[0]) if isinstance(value, tuple) else None
+        """Return all member numbers: first members with the value's name, then members of its type, then the others.
+
+        For an Avro value without a name, members without a name come first.
+        """
+        name = avro.last(value[0]) if isinstance(value, tuple) else None
         plain = _bare(value)
 
         def rank(at: int) -> tuple[bool, bool, bool]:
@@ -230,26 +246,32 @@ class _Union:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a record."""
+    """Field of a record."""
 
     name: str
     names: tuple[str, ...]
-    """Its own and its aliases."""
+    """The field's name, followed by its aliases."""
     type: ColumnType
     has_default: bool
     default: Any
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any], made: ColumnType) -> _Field:
-        names = definition["name"], *definition.get("aliases", ())
-        default = definition.get("default")
-        if isinstance(default, str) and pa.types.is_binary(made.arrow):
-            default = default.encode("latin-1")
-        elif default is not None:
-            default = made.convert(default)
-        return cls(definition["name"], names, made, "default" in definition, default)
+    def of(cls, field: avro.Field, made: ColumnType, path: str) -> _Field:
+        default = field.default
+        try:
+            if default is not None:
+                default = made.convert(avro.default_value(field.type, default))
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise ConfigurationError(
+                f"field {path} of the schema has a default of another type: {error}; use value_schema=none"
+            ) from None
+        return cls(field.name, (field.name, *field.aliases), made, field.has_default, default)
 
-    def take(self, given: Mapping[str, Any]) -> Any:
+    def value_in(self, given: Mapping[str, Any]) -> Any:
+        """Return the field's converted value in the record `given`, or its default.
+
+        Raises `ValueError` or `TypeError` if the value does not fit.
+        """
         for name in self.names:
             if name in given:
                 try:
@@ -264,27 +286,13 @@ class _Field:
 # -- values ----------------------------------------------------------------------------------------------
 
 
-def _short(name: str) -> str:
-    """Without its package."""
-    return name.rpartition(".")[2]
-
-
-def _name_of(definition: Any) -> str | None:
-    """Of a record, an enum or a fixed, or a reference to one; None for other types."""
-    if isinstance(definition, Mapping):
-        name = definition.get("name")
-        return None if name is None else _short(name)
-    is_plain = not isinstance(definition, str) or definition in _PLAIN or definition == "bytes"
-    return None if is_plain else _short(definition)
-
-
 def _bare(value: Any) -> Any:
-    """Without the name that `fastavro` gives with it."""
+    """Return a union's value without the name that `fastavro` pairs with it."""
     return value[1] if isinstance(value, tuple) else value
 
 
 def _has_type(value: Any, arrow: pa.DataType, is_json: bool) -> bool:
-    """Whether a value is what is read for such a column, without being widened."""
+    """Return whether a value has exactly a column's type, so that it need not be widened."""
     is_text = isinstance(value, str)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
@@ -307,7 +315,7 @@ def _has_type(value: Any, arrow: pa.DataType, is_json: bool) -> bool:
 def _object(value: Any) -> Mapping[str, Any]:
     value = _bare(value)
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r:.100} is no object")
+        raise TypeError(f"{value!r:.100} is not an object")
     return value
 
 
@@ -316,22 +324,21 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.100} is no text")
+        raise TypeError(f"{value!r:.100} is not a string")
     value.encode()
     return value
 
 
-def _symbol(definition: Mapping[str, Any]) -> Convert:
-    symbols = frozenset(definition["symbols"])
-    default = definition.get("default")
+def _symbol(kind: Enum) -> Convert:
+    symbols = frozenset(kind.symbols)
 
     def convert(value: Any) -> str:
         text = _text(value)
         if text in symbols:
             return text
-        if default is None:
-            raise ValueError(f"{text!r:.100} is none of the symbols of {definition['name']}")
-        return str(default)
+        if kind.default is None:
+            raise ValueError(f"{text!r:.100} is not a symbol of {kind.full_name}")
+        return kind.default
 
     return convert
 
@@ -341,17 +348,18 @@ def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, bytes):
-        raise TypeError(f"{value!r:.100} is no bytes")
+        raise TypeError(f"{value!r:.100} is not bytes")
     return value
 
 
 def _from_base64(value: Any) -> bytes:
-    return b64decode(_text(value), validate=True)
+    """Decode a base64 JSON value. A field's default, which already is bytes, is returned unchanged."""
+    return value if isinstance(value, bytes) else b64decode(_text(value), validate=True)
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{value!r:.100} is neither true nor false")
+        raise TypeError(f"{value!r:.100} is not a boolean")
     return value
 
 
@@ -360,7 +368,7 @@ def _whole(bits: str) -> Convert:
 
     def convert(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not -bound <= value < bound:
-            raise TypeError(f"{value!r:.100} is no {bits}")
+            raise TypeError(f"{value!r:.100} is not of type {bits}")
         return value
 
     return convert
@@ -368,14 +376,14 @@ def _whole(bits: str) -> Convert:
 
 def _float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.100} is no number")
+        raise TypeError(f"{value!r:.100} is not a number")
     return float(value)
 
 
 def _json(value: Any) -> str:
-    """A value as JSON, bytes in base64."""
+    """Encode a value as JSON, with bytes in base64."""
     if value is None:
-        raise TypeError("None is no object")
+        raise TypeError("None is not an object")
     return json.dumps(_plain_json(value), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -394,13 +402,8 @@ def _plain_json(value: Any) -> Any:
 
 _WITHIN_ITSELF: Final = ColumnType(pa.string(), "string", "string", _json)
 
-_WIDER: Final[Mapping[tuple[str, ...], list[Any]]] = {
-    ("int", "long"): ["long"],
-    ("long", "int"): ["long"],
-    ("float", "double"): ["double"],
-    ("double", "float"): ["double"],
-}
-"""Unions that are one type."""
+_WIDER: Final = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
+"""Unions of two numeric types, and the wider type of their column."""
 
 _PLAIN: Final[dict[str, tuple[pa.DataType, str, str, Convert]]] = {
     "boolean": (pa.bool_(), "boolean", "boolean", _truth),
@@ -417,16 +420,14 @@ _PLAIN: Final[dict[str, tuple[pa.DataType, str, str, Convert]]] = {
 _UNITS_US: Final = {"millis": 1000, "micros": 1}
 
 
-def _logical(definition: Mapping[str, Any]) -> ColumnType | None:
-    """The type of a logical type that columns have; None for all others."""
-    name, kind = definition.get("logicalType"), definition["type"]
-    if name == "date" and kind == "int":
-        return ColumnType(pa.date32(), "date", "date", _day)
-    if isinstance(name, str) and kind == "long":
-        family, _, unit = name.rpartition("-")
-        if unit in _UNITS_US and family == "timestamp":
+def _logical(kind: Primitive | Fixed, logical: Logical) -> ColumnType | None:
+    """Return the column type of a logical type; None for unsupported ones."""
+    match kind.kind, logical.name.rpartition("-"):
+        case "int", ("", "", "date"):
+            return ColumnType(pa.date32(), "date", "date", _day)
+        case "long", ("timestamp", _, "millis" | "micros" as unit):
             return ColumnType(TIME, "timestamp", "timestamp", _moment(_UNITS_US[unit]))
-        if unit in _UNITS_US and family == "local-timestamp":
+        case "long", ("local-timestamp", _, "millis" | "micros" as unit):
             local = _moment(_UNITS_US[unit])
             return ColumnType(
                 pa.timestamp("us"),
@@ -434,26 +435,20 @@ def _logical(definition: Mapping[str, Any]) -> ColumnType | None:
                 "timestamp_ntz",
                 lambda value: local(value).replace(tzinfo=None),
             )
-    if name == "decimal" and kind in ("bytes", "fixed"):
-        precision, scale = int(definition.get("precision", 0)), int(definition.get("scale", 0))
-        if 0 <= scale <= precision <= 38 and precision:
-            text = f"decimal({precision},{scale})"
-            return ColumnType(pa.decimal128(precision, scale), text, text, _decimal(scale))
+        case "bytes" | "fixed", ("", "", "decimal") if logical.precision <= DECIMAL_DIGITS_MAX:
+            text = f"decimal({logical.precision},{logical.scale})"
+            return ColumnType(
+                pa.decimal128(logical.precision, logical.scale), text, text, _decimal(logical.scale)
+            )
     return None
 
 
-def readable(definition: Any) -> Any:
-    """A definition for `fastavro`, without the logical types that columns do not have: it would convert these, too."""
-    if isinstance(definition, list):
-        return [readable(one) for one in definition]
-    if not isinstance(definition, dict):
-        return definition
-    is_known = "logicalType" not in definition or _logical(definition) is not None
-    return {
-        key: readable(one) if key in ("type", "items", "values", "fields") else one
-        for key, one in definition.items()
-        if is_known or key != "logicalType"
-    }
+def written_with(definition: str) -> Any:
+    """Return the definition by which `fastavro` reads values for columns. Raises `AvroError`.
+
+    Logical types without a column type are removed, because `fastavro` would otherwise convert their values.
+    """
+    return avro.writer_json(avro.parse(definition), lambda kind, logical: _logical(kind, logical) is not None)
 
 
 def _day(value: Any) -> date:
@@ -479,7 +474,7 @@ def _decimal(scale: int) -> Convert:
         if isinstance(value, bytes):
             return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale)
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-            raise TypeError(f"{value!r:.100} is no number")
+            raise TypeError(f"{value!r:.100} is not a number")
         return Decimal(str(value))
 
     return convert

@@ -1,11 +1,13 @@
-"""Where the messages of many batches lie, found without a loop over messages when they are alike.
+"""Offsets of the messages in many batches, found without a loop over messages if these have equal sizes.
 
-A batch is a chain: each message tells how long it is, and so where the next begins. Messages of one
-producer mostly have one size, and then the chain is an arithmetic series. So the first message of each batch is
-read, the series is drawn up for all batches at once, all its headers are read by columns, and the prefix in
-which each header has the sizes that were presumed is proven. The rest of a batch begins anew at the first that
-differs (its sequence id got longer, say); when series turn out to be short, the chain is followed message by
-message.
+A batch is a chain: each message contains its length, and so the offset of the next one. Messages of one producer mostly
+have one size, and then the offsets are an arithmetic series:
+
+1. The first message of each batch is read, and the series is computed for all batches at once.
+2. All headers at these offsets are read by columns. The longest prefix whose headers have the expected sizes is valid.
+3. The rest of a batch is a new series. It starts at the first message that differs, for example in the length of its
+   sequence id.
+4. If the series are short, the chain is followed message by message.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ SINGLE: Final = Shape(
 _ONLY_SIZE: Final = Shape(numbers=frozenset((PAYLOAD_SIZE,)), spans=frozenset())
 
 _SERIES_MIN: Final = 16
-"""Messages per series (mean over batches) below which following the chain is cheaper."""
+"""Mean number of messages per series below which it is cheaper to follow the chain message by message."""
 
 _U32: Final = Struct(">I")
 
 
 class Singles:
-    """The messages of n batches in order: for each its batch, its header's columns, and where its payload lies.
+    """Messages of n batches in order: for each message its batch, its header's columns and its payload's offsets.
 
-    `odd` has a flag for each *batch* that must go to the plain decoder.
+    `odd` has a flag for each *batch* that the plain decoder must decode.
     """
 
     def __init__(
@@ -58,8 +60,8 @@ class Singles:
 
 
 def split(data: Bytes, start: Ints, end: Ints, count: Ints) -> Singles:
-    """Find `count` messages in each batch `[start, end)`; shapes (n,), offsets in bytes."""
-    found: list[tuple[Ints, Ints, Ints]] = []  # batch, where its message begins, size of its header
+    """Find `count[i]` messages in each batch `[start[i], end[i])`. Arrays have shape (n,), offsets are in bytes."""
+    found: list[tuple[Ints, Ints, Ints]] = []  # for each message: its batch, its offset, its header's size
     odd = np.zeros(len(start), np.bool_)
     at, left, batch = start.copy(), count.copy(), np.flatnonzero(count > 0)
     while len(batch):
@@ -86,10 +88,10 @@ def split(data: Bytes, start: Ints, end: Ints, count: Ints) -> Singles:
 
 
 class _Series:
-    """For each batch the longest proven series of equal messages from `at` on, up to `left` of them.
+    """Longest valid series of messages of equal size in each batch, from `at` on, with at most `left` messages.
 
-    `length` 0: not even the first message is whole. `owner`, `at`: (m,) for the messages of all series; the
-    others: (n,) for the batches.
+    A `length` of 0 means that even the first message is incomplete. `owner` and `at` have shape (m,), with an element
+    for each message of all series. The other arrays have shape (n,), with an element for each batch.
     """
 
     def __init__(self, data: Bytes, at: Ints, end: Ints, left: Ints) -> None:
@@ -118,7 +120,7 @@ class _Series:
 
 
 def _chain(data: Bytes, batch: int, at: int, end: int, count: int, odd: Flags) -> tuple[Ints, Ints, Ints]:
-    """Follow one batch message by message."""
+    """Follow one batch message by message. Return the batch, offset and header size of each message."""
     buffer, places, sizes = data.data, [], []
     unpack = _U32.unpack_from
     try:
@@ -138,7 +140,7 @@ def _chain(data: Bytes, batch: int, at: int, end: int, count: int, odd: Flags) -
 
 
 def _payload_size(buffer: bytes | bytearray | memoryview, at: int, end: int) -> int:
-    """Skip properties and key, which stand before it, to the payload's size. Raises ValueError."""
+    """Return the payload size from a header that begins with properties or a key. Raises `ValueError`."""
     while at < end:
         tag, number, shift = buffer[at], 0, 0
         while True:
@@ -160,7 +162,7 @@ def _payload_size(buffer: bytes | bytearray | memoryview, at: int, end: int) -> 
 
 
 def _prove_chain(singles: Singles, at: Ints, end: Ints) -> None:
-    """Each message must end where the next of its batch begins, and the last within the batch."""
+    """Mark batches as odd unless each message ends where the next one begins, and the last ends within the batch."""
     same_batch = singles.batch[1:] == singles.batch[:-1]
     bound = end[singles.batch]
     wrong = singles.end > bound

@@ -1,16 +1,19 @@
-"""The broker's HTTP endpoints that a query needs, in blocking calls from the standard library.
+"""Blocking client, by the standard library, of the broker's HTTP endpoints that a query needs.
 
 GET /quire/v1/topics/{domain}/{tenant}/{namespace}/{topic}/segments
-    {"topic": name, "partitions": n, "end": {"ledger": …, "entry": …}, "segments": [{"ledger_id", "first_index",
-    "last_entry", "messages", "bytes", "first_clock_ms", "last_clock_ms", "state",
-    "archive": {"store", "name", "bytes", "crc"} or null, "on_bookies": bool}, …]}
-    "end" is the last confirmed entry. A partitioned topic has partitions > 0 and no segments: ask for
-    NAME-partition-i.
+    {"topic": name, "partitions": n, "generation": n, "end": {"ledger": …, "entry": …}, "segments": [{"ledger_id",
+    "first_index", "last_entry", "messages", "bytes", "first_clock_ms", "last_clock_ms", "created_ms", "sealed_ms",
+    "publish_min_ms", "publish_max_ms", "state", "archive": {"store", "name", "bytes", "crc"} or null,
+    "on_bookies": bool}, …]}
+    "end" is the last confirmed entry; "generation" changes when the topic is deleted and created again. A
+    partitioned topic has partitions > 0 and no segments; its partitions are topics NAME-partition-i.
+    With ?start_ms=S&end_ms=E a segment that is not archived also has "first_entry" and "end_entry": all entries that
+    were published in [S, E) are in [first_entry, end_entry). A broker that does not know this range omits both fields.
 GET /quire/v1/topics/{domain}/{tenant}/{namespace}/{topic}/blocks?ledger=L&entry=E&bytes=N
-    whole consecutive blocks from the one that contains E on, confirmed ones only; empty when there is none;
-    404 when the segment was trimmed
+    whole consecutive confirmed blocks, beginning with the block that contains E; empty if there is no such block; 404
+    if the segment was trimmed
 GET /admin/v2/tenants, /admin/v2/namespaces/{tenant}
-    [names]; those of namespaces begin with their tenant's
+    [names]; the name of a namespace is TENANT/NAMESPACE
 GET /admin/v2/persistent/{tenant}/{namespace}
     [names of topics]
 GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions
@@ -18,14 +21,14 @@ GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions
 GET …/{topic}/lastMessageId
     {"ledgerId": …, "entryId": …}: the last confirmed entry
 GET …/{topic}/getMessageIdByIndex?index=I, …/{topic}/messageid/TIME_MS
-    the same, of the entry that holds the message with that index, of the first one published at that time or later
+    the same for the entry that contains the message of that index, or for the first entry published at or after TIME_MS
 GET …/{topic}/internalStats
     {"ledgers": [{"firstIndex", "messages", …}, …], "cursors": {name: {"markDeletePosition": "LEDGER:ENTRY",
     "properties": {…}}, …}, …}; the cursors are those of durable subscriptions
 GET /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema[/VERSION]
     {"version": n, "type": "AVRO", "data": the definition, …}
 PUT …/{topic}/subscription/NAME, POST …/{topic}/subscription/NAME/resetcursor
-    {"ledgerId": …, "entryId": …, "properties": {…}}: the entry that is next; -1 and -1 are the first one
+    {"ledgerId": …, "entryId": …, "properties": {…}}: the next entry to be read; -1 and -1 mean the topic's first entry
 """
 
 from __future__ import annotations
@@ -42,10 +45,15 @@ from quire.wire import topic_name
 
 TIMEOUT_S: Final = 60
 ATTEMPTS: Final = 4
+TIME_MS_MAX: Final = 10**18 - 1
+"""Maximum time that a broker accepts in a URL's query."""
 
 
 class Cursor(NamedTuple):
-    """Where a durable subscription stands: everything up to and with this entry is acknowledged."""
+    """Cursor of a durable subscription: its mark-delete position and its properties.
+
+    All entries up to and including that position are acknowledged.
+    """
 
     ledger_id: int
     entry_id: int
@@ -53,7 +61,7 @@ class Cursor(NamedTuple):
 
 
 class Broker:
-    """One broker, by its URL. Holds nothing open, so it may be pickled. Every method raises as `Admin`'s do."""
+    """Broker at a URL. It keeps no connection, so it can be pickled. Methods raise the errors of `Admin`."""
 
     def __init__(self, url: str, tls: ClientTls = ANY_AUTHORITY, credentials: Credentials = NOBODY) -> None:
         self.url = url
@@ -61,12 +69,19 @@ class Broker:
             url, TIMEOUT_S, attempts=ATTEMPTS, is_neighbour=True, tls=tls, credentials=credentials
         )
 
-    def segments(self, topic: str) -> dict[str, Any]:
-        """What a topic consists of. Raises `ConfigurationError` where it is no broker that answers."""
+    def segments(self, topic: str, start_ms: int | None = None, end_ms: int | None = None) -> dict[str, Any]:
+        """Return the broker's list of a topic's segments, with ranges of entries if publish times are given.
+
+        Raises `ConfigurationError` if the server is not a Quire broker.
+        """
+        times = {"start_ms": start_ms, "end_ms": end_ms}
+        query = "&".join(f"{name}={min(ms, TIME_MS_MAX)}" for name, ms in times.items() if ms is not None)
         try:
-            answer = self._admin.get(f"/quire/v1/topics/{topic_name.path(topic)}/segments")
+            answer = self._admin.get(
+                f"/quire/v1/topics/{topic_name.path(topic)}/segments{'?' if query else ''}{query}"
+            )
         except NotFound as error:
-            if str(error).startswith("<"):  # a page of some other server's
+            if str(error).startswith("<"):  # an error page of another HTTP server
                 raise self._no_broker() from None
             raise
         if not isinstance(answer, dict) or not answer.keys() >= {"topic", "partitions", "end", "segments"}:
@@ -75,16 +90,16 @@ class Broker:
 
     def _no_broker(self) -> ConfigurationError:
         return ConfigurationError(
-            f"what answers at {self.url} is no broker of Quire; service_url is its HTTP address"
+            f"the server at {self.url} is not a Quire broker; service_url is a broker's HTTP address"
         )
 
     def blocks(self, topic: str, ledger_id: int, entry_id: int, bytes_max: int) -> bytes:
-        """Whole blocks from the one with `entry_id` on."""
+        """Return whole blocks, beginning with the block that contains `entry_id`."""
         query = f"ledger={ledger_id}&entry={entry_id}&bytes={bytes_max}"
         return self._admin.get_raw(f"/quire/v1/topics/{topic_name.path(topic)}/blocks?{query}")[1]
 
     def namespaces(self) -> list[tuple[str, str]]:
-        """Every tenant's namespaces."""
+        """Return all namespaces of all tenants, as (tenant, namespace)."""
         tenants: list[str] = self._admin.get("/admin/v2/tenants")
         return [
             (tenant, name.partition("/")[2])
@@ -93,40 +108,43 @@ class Broker:
         ]
 
     def topics(self, tenant: str, namespace: str) -> list[str]:
-        """Full names of a namespace's topics."""
+        """Return the full names of a namespace's topics."""
         names: list[str] = self._admin.get(f"/admin/v2/persistent/{quote(tenant)}/{quote(namespace)}")
         return names
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions, 0 for a topic without."""
+        """Return the number of partitions; 0 for a topic that is not partitioned."""
         return int(self._admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")["partitions"])
 
     def last_confirmed(self, topic: str) -> tuple[int, int]:
-        """Ledger and entry."""
+        """Return ledger and entry of the last confirmed entry."""
         return _position(self._admin.get(f"/admin/v2/{topic_name.path(topic)}/lastMessageId"))
 
     def position_of_index(self, topic: str, index: int) -> tuple[int, int]:
-        """Ledger and entry that hold the message with this index. Raises `NotFound` when there is none."""
+        """Return ledger and entry of the message with this index. Raises `NotFound` if there is no such message."""
         return _position(
             self._admin.get(f"/admin/v2/{topic_name.path(topic)}/getMessageIdByIndex?index={index}")
         )
 
     def position_at_time(self, topic: str, time_ms: int) -> tuple[int, int]:
-        """The first entry that was published at `time_ms` or later; after the last one when there is none."""
+        """Return the position of the first entry published at `time_ms` or later.
+
+        If there is no such entry, return the position after the last entry.
+        """
         return _position(self._admin.get(f"/admin/v2/{topic_name.path(topic)}/messageid/{time_ms}"))
 
     def next_index(self, topic: str) -> int:
-        """The index of the message that is published next to a topic without partitions."""
+        """Return the index of the next message to be published to a topic that is not partitioned."""
         ledgers = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")["ledgers"]
         return int(ledgers[-1]["firstIndex"]) + int(ledgers[-1]["messages"]) if ledgers else 0
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether a compaction of a topic without partitions has left a result."""
+        """Return whether an unpartitioned topic has been compacted by the broker."""
         stats = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")
         return int(stats["compactedLedger"]["ledgerId"]) >= 0
 
     def schema(self, topic: str, version: int | None = None) -> dict[str, Any]:
-        """The newest version of a topic's schema, or that one. Raises `NotFound`."""
+        """Return a version of a topic's schema, by default the newest one. Raises `NotFound`."""
         place = topic_name.path(topic).partition("/")[2]
         tail = "" if version is None else f"/{version}"
         answer: dict[str, Any] = self._admin.get(f"/admin/v2/schemas/{place}/schema{tail}")
@@ -135,29 +153,32 @@ class Broker:
     # -- durable subscriptions -------------------------------------------------------------------------
 
     def cursor(self, topic: str, subscription: str) -> Cursor | None:
-        """Where a subscription of a topic without partitions stands; None when there is none."""
+        """Return the cursor of a subscription to an unpartitioned topic; None if it does not exist."""
         stats = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")
         found = stats["cursors"].get(subscription)
         if found is None:
             return None
         ledger_id, _, entry_id = found["markDeletePosition"].partition(":")
-        return Cursor(int(ledger_id), int(entry_id), found["properties"] or {})
+        properties = (
+            found.get("subscriptionProperties") or found["properties"]
+        )  # brokers before 1.1 return only markDeletePosition
+        return Cursor(int(ledger_id), int(entry_id), properties or {})
 
     def subscribe(
         self, topic: str, subscription: str, ledger_id: int, entry_id: int, properties: Mapping[str, str]
     ) -> None:
-        """Make a durable subscription that has an entry next. Raises `AlreadyExists`."""
+        """Create a durable subscription that reads the given entry first. Raises `AlreadyExists`."""
         body = {"ledgerId": ledger_id, "entryId": entry_id, "properties": dict(properties)}
         self._admin.put(_subscription(topic, subscription), body)
 
     def reset_cursor(self, topic: str, subscription: str, ledger_id: int, entry_id: int) -> None:
-        """An entry is next. Raises `NotFound`."""
+        """Move a subscription to the given entry, which is read next. Raises `NotFound`."""
         body = {"ledgerId": ledger_id, "entryId": entry_id}
         self._admin.post(f"{_subscription(topic, subscription)}/resetcursor", body)
 
 
 def _subscription(topic: str, name: str) -> str:
-    return f"/admin/v2/{topic_name.path(topic)}/subscription/{quote(name, safe='')}"
+    return f"/admin/v2/{topic_name.path(topic)}/subscription/{topic_name.escaped_subscription(name)}"
 
 
 def _position(answer: dict[str, Any]) -> tuple[int, int]:

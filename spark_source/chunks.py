@@ -1,16 +1,21 @@
-"""Messages that were sent in chunks, joined: a message is one row, where its last chunk lies.
+"""Joining of messages that were sent in chunks ([PIP-37]): a message is one row, at the position of its last chunk.
 
     slice 1                          slice 2
-    … chunk 0 ─ x ─ chunk 1 ─ y │ z ─ chunk 2 ─ …        the row is slice 2's
+    … chunk 0 ─ x ─ chunk 1 ─ y │ z ─ chunk 2 ─ …        the row belongs to slice 2
 
-Chunks lie between other entries, across the cuts between slices and segments; slices are read by different tasks, and
-streams read them at different times. So a message belongs to the slice with its last chunk. When a task meets one
-whose beginning is not in its slice, it reads back from there, in steps that double, until it has the first chunk: at
-most `LOOK_BACK_BYTES` more than the message has. That happens at the beginning of a slice, and seldom otherwise.
+Chunks of a message are interleaved with other entries, and may be in several slices and segments. Different tasks read
+these slices, and streams read them at different times. So a message belongs to the slice with its last chunk. If its
+first chunk is not in that slice, the task reads backwards, in steps that double, until it finds that chunk. It reads at
+most `LOOK_BACK_BYTES` more than the message's size. This happens mostly at the beginning of a slice.
 
-The rules are the clients' (`client.chunks`): a first chunk begins its message anew, a chunk that comes again is
-dropped, and what never gets its last chunk is no message. A message of which retention took the beginning is none
-either: that is said in the log, and passed over.
+Clients follow the same rules (`client.chunks`):
+
+- A first chunk starts its message over: chunks received before are dropped.
+- A repeated chunk is dropped.
+- Chunks without a last chunk are not a message, and produce no row.
+- A message whose first chunk was trimmed is skipped, with a warning.
+
+[PIP-37]: https://github.com/apache/pulsar/wiki/PIP-37%3A-Large-message-size-handling-in-Pulsar
 """
 
 from __future__ import annotations
@@ -36,17 +41,20 @@ from quire.wire.block import Buffer
 from quire.wire.message import Undecodable
 
 LOOK_BACK_BYTES: Final = 256 * MIB
-"""How much may lie between a message's chunks that are read again."""
+"""Maximum number of bytes that are read backwards in addition to the message's size."""
 
 FIRST_STEP_ENTRIES: Final = 16
 HELD_BYTES_MAX: Final = 128 * MIB
-"""Of incomplete messages; beyond it they are let go, and read again when their last chunks come."""
+"""Maximum bytes of incomplete messages in memory.
+
+Beyond it, their chunks are dropped, and are read backwards once the last chunk of a message arrives.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 class Piece(NamedTuple):
-    """One chunk."""
+    """Chunk of a message."""
 
     metadata: pb.MessageMetadata
     payload: bytes
@@ -54,7 +62,7 @@ class Piece(NamedTuple):
 
 
 class Chunks:
-    """The chunks of one slice, which come in order."""
+    """Joiner of one slice's chunks, which the decoder passes to it in order."""
 
     def __init__(
         self, piece: Slice, broker: Broker, archive_url: str | None, decryptor: Decryptor | None = None
@@ -67,24 +75,24 @@ class Chunks:
         self._held_bytes = 0
 
     def rows(self, entry: memoryview, entry_id: int) -> Iterator[plain.Row]:
-        """The row of the message that this chunk makes whole, if it does.
+        """Yield the row of the message that this chunk completes, if any.
 
-        Raises `Undecodable`, and what reading back raises.
+        Raises `Undecodable`, and the errors of reading backwards.
         """
         metadata, payload = message.read_metadata(entry)
         ledger_id = self._piece.origin.ledger_id
         id_data = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
         one = Piece(metadata, payload.tobytes(), id_data)
         if not metadata.uuid:
-            raise Undecodable("a chunk does not say of which message it is")
-        found = self._add(one)
+            raise Undecodable("a chunk has no uuid of its message")
+        found = self._join_chunk(one)
         if found is Incomplete.ORPHANED and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
             found = self._look_back(one, entry_id)
         if isinstance(found, Joined):
             whole = message.decompressed(metadata, found.payload)
             yield from map(plain.row, message.messages_of(metadata, whole))
 
-    def _add(self, one: Piece) -> Joined | Incomplete:
+    def _join_chunk(self, one: Piece) -> Joined | Incomplete:
         found = self._joiner.add(*one, 0.0)
         if found is Incomplete.WAITS:
             self._held_bytes += len(one.payload)
@@ -95,10 +103,10 @@ class Chunks:
             self._held_bytes = 0
         return found
 
-    # -- reading back ----------------------------------------------------------------------------------
+    # -- reading backwards --------------------------------------------------------------------------------
 
     def _look_back(self, last: Piece, entry_id: int) -> Joined | Incomplete:
-        """The message of a last chunk, or what keeps it from being one."""
+        """Return the message of a last chunk, or the reason why it is incomplete."""
         uuid, later, read = last.metadata.uuid, [last], 0
         bytes_max = LOOK_BACK_BYTES + last.metadata.total_chunk_msg_size
         for step in self._steps(entry_id):
@@ -115,7 +123,7 @@ class Chunks:
                     f"the first chunk of message {uuid} is not among the {read} bytes before its last one"
                 )
         _log.warning(
-            "the message of %s whose last chunk is %d:%d is passed over: its first one is gone",
+            "%s: skipping the chunked message that ends at %d:%d, because its first chunk was trimmed",
             self._piece.origin.name,
             self._piece.origin.ledger_id,
             entry_id,
@@ -123,7 +131,7 @@ class Chunks:
         return Incomplete.ORPHANED
 
     def _steps(self, before: int) -> Iterator[Slice]:
-        """What lies before an entry of this slice's segment, nearest first."""
+        """Yield slices of the entries before `before`, nearest first: in this segment, then in earlier segments."""
         yield from _backwards(self._piece, before)
         name, ledger_id = self._piece.origin.name, self._piece.origin.ledger_id
         for segment in reversed(self._broker.segments(name)["segments"]):
@@ -134,7 +142,7 @@ class Chunks:
 
 
 def _backwards(piece: Slice, before: int) -> Iterator[Slice]:
-    """The entries of a segment before one, in steps that double."""
+    """Yield the entries of a segment before entry `before`, backwards, as slices whose lengths double."""
     step = FIRST_STEP_ENTRIES
     while before > 0:
         first = max(0, before - step)
@@ -143,7 +151,7 @@ def _backwards(piece: Slice, before: int) -> Iterator[Slice]:
 
 
 def _chunks_of(uuid: str, blocks: Buffer, step: Slice, decryptor: Decryptor | None) -> Iterator[Piece]:
-    """The chunks of a message among the entries of a step; others are not looked into."""
+    """Yield the chunks of message `uuid` in the blocks of `step`. Entries without the uuid are not parsed."""
     entries = entries_of(blocks, step.origin.ledger_id)
     raw, wanted = bytes(blocks), uuid.encode()
     places, at = [], raw.find(wanted)
@@ -169,7 +177,7 @@ def _chunks_of(uuid: str, blocks: Buffer, step: Slice, decryptor: Decryptor | No
 
 
 def _join(chunks: list[Piece]) -> Joined | Incomplete:
-    """What the last of the chunks of a message does, the first of which begins it."""
+    """Join a message's chunks, from its first to its last one."""
     joiner = Joiner(messages_max=1)
     *before, last = chunks
     for one in before:

@@ -1,8 +1,8 @@
-"""Rows to columns: Arrow arrays, each made on demand from the places that `rows` found.
+"""Conversion of rows to columns: Arrow arrays, each created on demand from the offsets that `rows` found.
 
-The bytes of a column are gathered by Arrow itself: an array whose offsets are (start, end, start, end ...) over the
-chunk has every value at an even place, and `take` of the even places copies just those. Values that all have one length
-and lie at one distance, as those of a batch or of a block often do, are copied as the rows of a table, which takes two
+Arrow gathers the bytes of a column. In a binary array with the offsets (start, end, start, end …) over the chunk, every
+even element is a value and every odd one is a gap. `take` of the even elements copies only the values. Values of equal
+length at equal distances, as in many batches and blocks, are copied as the rows of a numpy matrix, which takes two
 thirds of the time.
 """
 
@@ -22,28 +22,28 @@ from quire.spark_source.protobuf import Bytes, Flags, Ints, Shape, read
 from quire.spark_source.rows import PRODUCER, SCHEMA_VERSION, Entries, Metadata, Odd, Rows
 
 _LARGE_BYTES: Final = 64 * KIB
-"""Mean length from which values are few and large."""
+"""Mean length in bytes from which values are copied one by one."""
 
 _ALIKE_MIN: Final = 16
-"""Values at one distance (mean over all such stretches) below which looking for them costs more than it saves."""
+"""Minimum mean number of values per run of equal distances: with shorter runs, searching for runs costs too much."""
 
 _KEY_VALUE: Final = Shape(numbers=frozenset(), spans=frozenset((1, 2)))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What all rows of a segment have in common."""
+    """Values of the columns that are equal in all rows of a segment, and the partition's name."""
 
     topic: str
-    """Full name without `-partition-N`: the column's value."""
+    """Full name without `-partition-N`: the value of the column `topic`."""
     partition: int
     ledger_id: int
     name: str
-    """The name for errors."""
+    """Full name with `-partition-N`, for requests and errors."""
 
 
 def gather(data: Bytes, start: Ints, end: Ints, null: Flags | None = None) -> pa.Array:
-    """The bytes `[start, end)` of each row as one binary array, copied by Arrow."""
+    """Copy the bytes `[start, end)` of each row into one binary array."""
     count = len(start)
     if null is None and (alike := _gather_alike(data, start, end)) is not None:
         return alike
@@ -60,12 +60,15 @@ def gather(data: Bytes, start: Ints, end: Ints, null: Flags | None = None) -> pa
 
 
 def _gather_alike(data: Bytes, start: Ints, end: Ints) -> pa.Array | None:
-    """Values of one length, those at one distance copied at once; None where there are not enough such."""
+    """Copy values of equal length, each run of values at equal distances at once.
+
+    Return None if lengths differ, or if the runs are too short.
+    """
     count = len(start)
     if count < _ALIKE_MIN:
         return None
     size, distances = int(end[0] - start[0]), np.diff(start)
-    distance = sorted(distances[:_ALIKE_MIN].tolist())[_ALIKE_MIN // 2]  # that of most, whatever the first is
+    distance = sorted(distances[:_ALIKE_MIN].tolist())[_ALIKE_MIN // 2]  # the median
     firsts = np.flatnonzero(distances != distance) + 1
     if not 0 < size <= distance or len(firsts) * _ALIKE_MIN > count or (end - start != size).any():
         return None
@@ -79,14 +82,14 @@ def _gather_alike(data: Bytes, start: Ints, end: Ints) -> pa.Array | None:
 
 
 def _gather_large(every: pa.Array) -> pa.Array:
-    """The even places of a few large values: `take` would make room for twice as much."""
+    """Copy the even elements one by one if they are large, because `take` would allocate twice as much memory."""
     some = [every.slice(at, 1) for at in range(0, len(every), 2)]
     return some[0] if len(some) == 1 else pa.concat_arrays(some)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One run's rows, from which each column is made on demand."""
+    """Rows of one run of entries, from which each column is created on demand."""
 
     origin: Origin
     rows: Rows
@@ -179,14 +182,14 @@ class Columns:
         return pa.repeat(pa.scalar(value, kind), len(self.rows.entry))
 
     def _text(self, array: pa.Array) -> pa.Array:
-        """Bytes as text; the plain decoder finds the entry with bytes that are none."""
+        """Cast bytes to text. Raise `Odd` if some are not UTF-8, so that the plain decoder finds the entry."""
         try:
             return array.cast(pa.string())
         except pa.ArrowInvalid:
             raise self._all_odd() from None
 
     def _refuse_duplicates(self, owner: Ints, names: pa.Array) -> None:
-        """A name twice in one message: the last counts, which the plain decoder knows."""
+        """Raise `Odd` if a message repeats a property's name, because the plain decoder then uses the last value."""
         coded = names.dictionary_encode()
         pairs = owner * len(coded.dictionary) + coded.indices.to_numpy()
         if len(np.unique(pairs)) != len(pairs):

@@ -1,19 +1,19 @@
-"""Compacted reading: of each key the last message in the range, where it is not a delete. A core.
+"""Compacted reading: the last message of each key in the range, unless it is a tombstone. Performs no I/O.
 
-The rules are the broker's compaction's (`serving.topic.compaction.compacting`), message by message:
+The rules are the same as for the broker's compaction (`serving.topic.compaction.compacting`), message by message:
 
 | message | is a row |
 |---|---|
-| with a key, the last one of it | yes |
-| with a key, not the last one | no |
-| without a value (null, or no bytes) | no: it removes its key |
+| the last one with its key | yes |
+| with a key, but not the last one | no |
+| without a value (null or empty) | no: it removes its key (a tombstone) |
 | without a key | yes |
-| an entry that is kept as it is (`on_undecodable=raw`) | yes |
+| an undecodable entry that is kept (`on_undecodable=raw`) | yes |
 
-The brokers keep the result of their own compaction to themselves; so this reads the topic, twice: first only the keys
-with the indexes of their messages, then the rows, and lets through those whose indexes are the last. "Last" is by the
-message index, over all of a partition's range, so the range is one task's. The result is what a compaction that has
-just ended would leave, rather than what the last one left with all that came after it: no key is there twice.
+Brokers do not expose the result of their own compaction, so a query reads the topic twice: first the keys with their
+message indexes, then the rows. The second pass keeps the rows with the last index of their key. "Last" is by the
+message index over a partition's whole range, so one task reads that range. The result equals that of a compaction that
+has just ended: each key has at most one row.
 """
 
 from __future__ import annotations
@@ -30,34 +30,37 @@ from quire.runtime.limits import MIB
 from quire.spark_source import schema
 
 COLUMNS: Final = ("key", "message_index", schema.REMOVES)
-"""What `note` needs. `kept` needs the first two."""
+"""Columns that a batch for `LastOfKey.note` needs; `LastOfKey.kept` needs the first two."""
 
 KEYS_BYTES_MAX: Final = 128 * MIB
-"""Keys that a task remembers, some 30 bytes each beside their text, and twice that while it gathers them."""
+"""Maximum bytes of keys in a task's memory: each takes its length plus about 30 bytes. Grouping needs twice as much."""
 
 NOTED_ROWS_MAX: Final = 500_000
 NOTED_BYTES_MAX: Final = 32 * MIB
-"""Rows and bytes after which what was noted is gathered: one for each key."""
+"""Numbers of noted rows and of their bytes beyond which they are reduced to one row per key."""
 
 _NOTED: Final = pa.schema([("key", pa.binary()), ("at", pa.int64())])
 
 
 class TooManyKeys(QuireError):
-    """A partition's keys do not fit into a task's memory."""
+    """Raised if the keys of a partition do not fit into a task's memory."""
 
 
 class LastOfKey:
-    """`note` all batches of a range, then `kept` says of each what is left of it."""
+    """Index of the last message of each key.
+
+    Call `note` for all batches of a range in the first pass, then `kept` for each of them in the second.
+    """
 
     def __init__(self) -> None:
         self._last = _NOTED.empty_table()
-        """Of each key, 2 * the index of its last message, and 1 more when that removes it."""
+        """For each key, 2 * the index of its last message, plus 1 if that message is a tombstone."""
         self._noted: list[pa.RecordBatch] = []
         self._noted_rows = self._noted_bytes = 0
         self._indexes: npt.NDArray[np.int64] | None = None
 
     def note(self, batch: pa.RecordBatch) -> None:
-        """First pass. Raises `TooManyKeys`."""
+        """Add a batch in the first pass. Raises `TooManyKeys`."""
         key, index, removes = (batch.column(name) for name in COLUMNS)
         at = pc.add(pc.multiply(index, 2), removes.cast(pa.int64()))
         noted = pa.RecordBatch.from_arrays([key, at], schema=_NOTED).filter(_has_key(key))
@@ -68,7 +71,7 @@ class LastOfKey:
             self._gather()
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Second pass: the rows of the batch that stay."""
+        """Return the rows of a batch that compaction keeps; for the second pass."""
         if self._indexes is None:
             self._gather()
             at = self._last["at"].to_numpy()
@@ -88,11 +91,11 @@ class LastOfKey:
         self._last = found.rename_columns(["key" if name == "key" else "at" for name in found.column_names])
         if self._last.nbytes > KEYS_BYTES_MAX:
             raise TooManyKeys(
-                f"a partition has more keys than a task can remember ({self._last.num_rows} fill "
-                f"{self._last.nbytes >> 20} MiB); narrow the range, or leave out compacted and group by key in Spark"
+                f"a partition has more keys than a task can hold ({self._last.num_rows} keys need "
+                f"{self._last.nbytes >> 20} MiB); narrow the range, or omit compacted and group by key in Spark"
             )
 
 
 def _has_key(key: pa.Array) -> pa.Array:
-    """An empty key is none, as for brokers."""
+    """Return a mask of the messages with a key; an empty key counts as no key, as in brokers."""
     return pc.fill_null(pc.greater(pc.binary_length(key), 0), False)

@@ -1,20 +1,21 @@
-"""Slices to tasks: each task reads about as many bytes as the others.
+"""Cutting of slices into tasks of about equal bytes.
 
-A task costs Spark some 60 ms of a core, so small segments are read together by one; and it is run again as a whole, so
-large ones are cut. The slices of a query, in their order, are one line of bytes, which is cut into parts of one length,
-two thirds to four thirds of `slice_bytes`: with its default 64 to 128 MiB, and less only when there is no more.
+A task costs Spark some 60 ms of a core, so one task reads several small segments. Spark retries a task as a whole, so
+large segments are cut. The slices of a query, in order, are treated as one range of bytes. This range is cut into equal
+parts, each of two thirds to four thirds of `slice_bytes`: by default 64 to 128 MiB. Only a query with less data has a
+smaller part.
 
     segments    ├────────────┼──┼─┼──────┼─┼───────────────────────────┤
     tasks       ├───────┼───────────┼───────────┼───────────┼──────────┤
 
-A cut within an archived segment falls where its index says that so many bytes lie before. The driver reads the index
-for it: one request, 40 bytes for each 64 KiB. Where the driver cannot, and in segments that are not archived yet, bytes
-are taken to be spread evenly over the entries. Cuts are between entries, and each entry is in one task, whatever is
-known of bytes.
+The driver reads the index of an archived segment to find the entry of a cut (one request, 40 bytes per 64 KiB). If the
+index cannot be read, and in segments that are not archived yet, bytes are assumed to be spread evenly over the entries.
+Cuts are between entries, so each entry is in exactly one task, even if the estimate is wrong.
 
-A micro-batch of a stream may be done again when segments are sealed and archived, and then has to have the same tasks:
-a sink knows by its tasks what of a micro-batch is written. What stays is how many bytes a segment had when it was
-sealed, and each but the last was. So these are cut by entries, whatever indexes say, and the last is a task of its own.
+Spark may repeat a micro-batch of a stream after segments were sealed and archived. It must have the same tasks then,
+because a sink recognizes rows that were already written by their task. The bytes of a sealed segment do not change, and
+all segments but the last one are sealed. So sealed segments are cut by entries, without their indexes, and the last
+segment is a task of its own.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from quire.tiering.segment_object import Index
 INDEXES_AT_ONCE: Final = 8
 
 Task = tuple[Slice, ...]
-"""What one task reads, in this order. Not empty."""
+"""Non-empty sequence of the slices that one task reads, in this order."""
 
 EntryAt = Callable[[Slice, float], int]
-"""The entry of a slice before which about that share of its bytes lies, from 0 to 1."""
+"""Function of a slice and a share (0 to 1). It returns the entry before which about that share of the bytes is."""
 
 _log = logging.getLogger(__name__)
 
 
 class Cut(NamedTuple):
-    """A place within a slice, by the slice's number; `share` of its bytes lies before."""
+    """Cut within slice number `number`: the fraction `share` of the slice's bytes is before the cut."""
 
     number: int
     share: float
 
 
 def tasks(pieces: Sequence[Slice], options: Options) -> list[Task]:
-    """The tasks of a query. With `compacted` each partition is one."""
+    """Return the tasks of a query. With `compacted`, each partition is one task."""
     if options.compacted:
         return [tuple(of_one) for _, of_one in groupby(pieces, lambda piece: piece.origin.name)]
     cuts = cuts_of([piece.bytes for piece in pieces], options.slice_bytes)
@@ -64,22 +65,22 @@ def tasks(pieces: Sequence[Slice], options: Options) -> list[Task]:
 
 
 def slices(pieces: Sequence[Slice], options: Options) -> list[Slice]:
-    """The same for who reads each slice by itself: what is large is cut, and what is small stays small."""
+    """Return a query's slices for callers that read each by itself: large ones are cut, small ones not combined."""
     return [piece for task in tasks(pieces, options) for piece in task]
 
 
 def tasks_of_stream(pieces: Sequence[Slice], slice_bytes: int) -> list[Task]:
-    """The tasks of a micro-batch in one partition, the same whenever it is done."""
+    """Return the tasks of a micro-batch in one partition, which are the same whenever the micro-batch is repeated."""
     sealed = pieces[:-1]
     cuts = cuts_of([piece.bytes for piece in sealed], slice_bytes)
     return [*gathered(sealed, cuts, evenly), *((piece,) for piece in pieces[-1:])]
 
 
-# -- the line of bytes -----------------------------------------------------------------------------------
+# -- cuts of the range of bytes --------------------------------------------------------------------------
 
 
 def cuts_of(sizes: Sequence[int], slice_bytes: int) -> list[Cut]:
-    """Where slices of these sizes are cut into even parts."""
+    """Return the cuts that divide slices of these sizes into parts of equal length."""
     ends = list(accumulate(sizes))
     total = ends[-1] if ends else 0
     count = -(-3 * total // (4 * slice_bytes))
@@ -92,7 +93,7 @@ def cuts_of(sizes: Sequence[int], slice_bytes: int) -> list[Cut]:
 
 
 def gathered(pieces: Sequence[Slice], cuts: Sequence[Cut], entry_at: EntryAt) -> Iterator[Task]:
-    """What lies between the cuts."""
+    """Yield the tasks: the slices, and parts of slices, between consecutive cuts."""
     task: list[Slice] = []
     places: list[list[float]] = [[] for _ in pieces]
     for cut in cuts:
@@ -113,16 +114,16 @@ def gathered(pieces: Sequence[Slice], cuts: Sequence[Cut], entry_at: EntryAt) ->
         yield tuple(task)
 
 
-# -- where in a slice ------------------------------------------------------------------------------------
+# -- positions in a slice --------------------------------------------------------------------------------
 
 
 def evenly(piece: Slice, share: float) -> int:
-    """As if each entry had as many bytes."""
+    """Return the entry at a share of a slice, as if all entries had the same size."""
     return piece.first_entry + round((piece.end_entry - piece.first_entry) * share)
 
 
 def by_index(index: Index, piece: Slice, share: float) -> int:
-    """By an archived segment's index: the first run that begins there or after it."""
+    """Return the first entry of the first run that begins at or after the given share of the slice's bytes."""
     begin = index.row(index.find_entry(piece.first_entry)).offset
     end = index.row(index.find_entry(piece.end_entry - 1)).end
     number = index.find_offset(begin + round((end - begin) * share))
@@ -130,7 +131,7 @@ def by_index(index: Index, piece: Slice, share: float) -> int:
 
 
 def _indexes(pieces: Sequence[Slice], archive_url: str | None) -> dict[Slice, Index]:
-    """Of those that are archived where the driver can look."""
+    """Return the indexes of the archived slices among `pieces`, except slices whose archive does not answer."""
     unreachable: set[str] = set()
 
     def read(piece: Slice) -> Index | None:
@@ -143,7 +144,9 @@ def _indexes(pieces: Sequence[Slice], archive_url: str | None) -> dict[Slice, In
         except QuireError as error:
             unreachable.add(url)
             _log.info(
-                "slices of %s are cut by entries, for its index cannot be read: %s", piece.origin.name, error
+                "cutting slices of %s by entries, because the index cannot be read: %s",
+                piece.origin.name,
+                error,
             )
             return None
 

@@ -2,20 +2,23 @@
 
 The steps, each over all entries or rows of a chunk of blocks (a few MiB) at once:
 
-1. `rows.entries_of`: the blocks' tables give each entry's place, id and message index;
+1. `rows.entries_of`: the blocks' tables contain each entry's offset, id and message index;
 2. `rows.read_metadata`: the entries' metadata is read by columns (`protobuf`);
 3. `rows.rows_of`: payloads are inflated, batches split (`batches`), their messages' headers read by columns;
-4. `columns`: the bytes of each column that was asked for are gathered by Arrow.
+4. `columns`: Arrow gathers the bytes of each requested column.
 
-An entry that step 2 or 3 calls odd is cut out and decoded by `plain`, which either makes its rows or names what is
-wrong with it; an encrypted one that a key of the user's opens begins anew as what it was (`decrypting`); the runs of
-entries between odd ones are decoded as above. So there is one truth, and the fast way is taken only where it is
-provably the same.
+Rows outside the range or the filter are dropped between steps 3 and 4, so their bytes are not copied.
 
-Memory is bounded whatever lies in a chunk of blocks: what inflates to much, or has many messages, is decoded in parts,
-down to one entry, which `UNCOMPRESSED_BYTES_MAX` and `BATCH_MESSAGES_MAX` bound; record batches go by their bytes.
+`plain` decodes each entry that step 2 or 3 marks as odd: it returns the rows, or an error with the reason. An encrypted
+entry that one of the user's keys decrypts is decoded again as plain text (`decrypting`). The runs of entries between
+odd ones are decoded as above. So `plain` defines the result, and the columnar decoder is used only where its result is
+the same.
 
-Cost per 1 KiB row of unbatched and batched entries is measured by `bench/spark.py`; most of it is copying.
+Memory is bounded for any chunk of blocks. A chunk that inflates to many bytes, or has many messages, is decoded in
+parts. The smallest part is one entry, which `UNCOMPRESSED_BYTES_MAX` and `BATCH_MESSAGES_MAX` limit. Record batches are
+cut by bytes.
+
+`bench/spark.py` measures the cost per 1 KiB row of unbatched and batched entries; most of it is copying.
 """
 
 from __future__ import annotations
@@ -32,43 +35,49 @@ from quire.runtime.limits import MIB
 from quire.spark_source import plain, schema
 from quire.spark_source.columns import COLUMNS, Columns, Origin
 from quire.spark_source.decrypting import opened, why_closed
+from quire.spark_source.filters import EVERYTHING, Filter
 from quire.spark_source.positions import Window
 from quire.spark_source.protobuf import Flags
 from quire.spark_source.rows import Entries, Metadata, Odd, Rows, entries_of, read_metadata, rows_of
 from quire.wire.block import Buffer
 from quire.wire.message import Encrypted, Undecodable
+from quire.wire.publish_time import ANY_TIME_MS, publish_time
 
 if TYPE_CHECKING:
     from quire.client.crypto import Decryptor
 
 INFLATED_BYTES_MAX: Final = 16 * MIB
-"""Decompressed bytes that are held at once, beyond one entry's: a larger buffer is given back to the system each time,
-and its pages cost more than the decompressing."""
+"""Maximum number of decompressed bytes in memory, unless one entry has more.
+
+The allocator would return a larger buffer to the operating system after each use. The page faults of the next use cost
+more than decompression.
+"""
 
 MESSAGES_MAX: Final = 250_000
-"""Messages that are looked at in one go, beyond one entry's: each costs some 200 bytes beside its own."""
+"""Maximum number of messages that are decoded at once, unless one entry has more: each takes some 200 bytes of memory.
+"""
 
 _log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 2 * MIB
-"""About what one record batch holds: Spark copies each twice, which is cheapest within a core's cache."""
+"""Approximate size of a record batch in bytes. Spark copies each twice, which is cheapest within a core's cache."""
 
 
 class ChunkRows(Protocol):
-    """What becomes of a chunk: `chunks.Chunks` joins, a sidecar keeps it apart."""
+    """Handler of chunked messages: `chunks.Chunks` joins the chunks, the builder of sidecars leaves them undecoded."""
 
     def rows(self, entry: memoryview, entry_id: int) -> Iterator[plain.Row]:
-        """The rows that this chunk makes whole. Raises `Undecodable`."""
+        """Yield the rows of the message that the chunk `entry` completes, if any. Raises `Undecodable`."""
         ...
 
 
 class Decoder:
-    """Decodes blocks of one segment to record batches of `columns`, at most `batch_rows` rows and about
-    `BATCH_BYTES` each.
+    """Decoder of one segment's blocks into record batches of `columns`.
 
-    Rows outside `window` are left out. Raises `plain.UndecodableEntry` unless `keep_raw`, `plain.LostEntries` unless
-    `skip_lost`. `chunks` joins messages that were sent in chunks; None leaves each chunk a row. `decryptor` opens
-    what is encrypted.
+    A batch has at most `batch_rows` rows and about `BATCH_BYTES`. Rows outside `window` and `filter_` are dropped;
+    `columns` must include the columns that the filter tests. Raises `plain.UndecodableEntry` unless `keep_raw`, and
+    `plain.LostEntries` unless `skip_lost`. `chunks` joins chunked messages; if it is None, each chunk is a row.
+    `decryptor` decrypts encrypted entries.
     """
 
     def __init__(
@@ -82,7 +91,9 @@ class Decoder:
         skip_lost: bool = False,
         chunks: ChunkRows | None = None,
         decryptor: Decryptor | None = None,
+        filter_: Filter = EVERYTHING,
     ) -> None:
+        self._filter = filter_
         self._columns = tuple(columns)
         self._schema = schema.arrow(columns)
         self._origin = origin
@@ -94,17 +105,20 @@ class Decoder:
         self._decryptor = decryptor
 
     def decode(self, blocks: Buffer) -> Iterator[pa.RecordBatch]:
-        """Record batches of a run of whole blocks whose checksums are proven. Never an empty batch."""
+        """Yield the non-empty record batches of contiguous blocks, whose checksums the caller has verified."""
         if not blocks:
             return
         entries = entries_of(blocks, self._origin.ledger_id)
         first, last = self._window.entries(entries.id)
         if first < last:
-            for part in self._there(entries.part(first, last)):
+            for part in self._without_lost(entries.part(first, last)):
                 yield from self._decode(part)
 
-    def _there(self, entries: Entries) -> Iterator[Entries]:
-        """The runs of entries that are there: those without bytes were lost and given up."""
+    def _without_lost(self, entries: Entries) -> Iterator[Entries]:
+        """Yield the runs of entries between lost entries. Raises `LostEntries` unless `skip_lost`.
+
+        A lost entry has a length of zero bytes.
+        """
         is_lost = entries.start == entries.end
         if not is_lost.any():
             yield entries
@@ -142,10 +156,10 @@ class Decoder:
         for start in range(0, batch.num_rows, rows):
             yield from _halved(batch.slice(start, rows))
 
-    # -- the odd ones ----------------------------------------------------------------------------------
+    # -- odd entries -----------------------------------------------------------------------------------
 
     def _decode_around(self, entries: Entries, odd: Flags) -> Iterator[pa.RecordBatch]:
-        """Runs of odd entries by the plain decoder, the runs between them by columns."""
+        """Decode runs of odd entries with the plain decoder, and the runs between them by columns."""
         for first, last, is_odd in runs_of(odd):
             run = entries.part(first, last)
             plain_run = opened(run, self._decryptor) if is_odd and self._decryptor is not None else None
@@ -163,10 +177,13 @@ class Decoder:
                 kept.append(row)
                 size += len(row["value"] or b"")
                 if len(kept) >= self._batch_rows or size > BATCH_BYTES:
-                    yield from self._slices(pa.RecordBatch.from_pylist(kept, schema=self._schema))
+                    yield from self._slices(self._filtered(kept))
                     kept, size = [], 0
         if kept:
-            yield from self._slices(pa.RecordBatch.from_pylist(kept, schema=self._schema))
+            yield from self._slices(self._filtered(kept))
+
+    def _filtered(self, rows: Sequence[plain.Row]) -> pa.RecordBatch:
+        return self._filter.wanted(pa.RecordBatch.from_pylist(rows, schema=self._schema))
 
     def _plain_rows(self, entry: memoryview, entry_id: int, index: int) -> Iterator[plain.Row]:
         place: plain.Row = {
@@ -179,6 +196,8 @@ class Decoder:
         try:
             first = [row for row in (next(rows, None),) if row is not None]
         except Undecodable as error:
+            if not self._window.has(entry_id, 0, _publish_time_us(entry)):
+                return
             reason = self._reason(error, entry)
             if not self._keep_raw:
                 raise plain.UndecodableEntry(
@@ -188,7 +207,7 @@ class Decoder:
         if schema.SCHEMA_VERSION in self._columns:
             place[schema.SCHEMA_VERSION] = plain.schema_version(entry)
         for i, row in enumerate(chain(first, rows)):
-            inside = self._window.has(entry_id, row["batch_index"], row.get("publish_time"))
+            inside = "undecoded" in row or self._window.has(entry_id, row["batch_index"], row["publish_time"])
             if schema.VALUE_BYTES in self._columns and "undecoded" not in row and row["value"] is not None:
                 row[schema.VALUE_BYTES] = len(row["value"])
             if inside and not row.get("compacted_out"):
@@ -198,7 +217,7 @@ class Decoder:
         if not isinstance(error, Encrypted):
             return str(error)
         if self._decryptor is None:
-            return f"{error}; option crypto_key_dir says where private keys are"
+            return f"{error}; set option crypto_key_dir to the directory of private keys"
         return why_closed(entry, self._decryptor)
 
     def _of_chunk(self, entry_id: int) -> Callable[[memoryview], Iterator[plain.Row]] | None:
@@ -208,17 +227,35 @@ class Decoder:
     # -- columns ---------------------------------------------------------------------------------------
 
     def _build(self, rows: Rows, entries: Entries, metadata: Metadata) -> pa.RecordBatch:
-        whole = Columns(self._origin, rows, entries, metadata)
-        arrays = [COLUMNS[name](whole) for name in self._columns]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         keep = self._window.rows(entries.id, rows.entry, rows.batch_index, metadata.publish_time_ms)
         if rows.hidden.any():
             keep = ~rows.hidden if keep is None else keep & ~rows.hidden
-        return batch if keep is None else batch.filter(pa.array(keep))
+        if keep is not None:
+            rows = rows.where(keep)
+        if self._filter.columns and len(rows.entry):
+            tested = self._gathered(self._filter.columns, rows, entries, metadata)
+            rows = rows.where(np.asarray(self._filter.mask(tested)))
+        if not len(rows.entry):
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        return self._gathered(self._columns, rows, entries, metadata)
+
+    def _gathered(
+        self, columns: Sequence[str], rows: Rows, entries: Entries, metadata: Metadata
+    ) -> pa.RecordBatch:
+        """Return the given columns of the rows."""
+        places = Columns(self._origin, rows, entries, metadata)
+        arrays = [COLUMNS[name](places) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow(columns))
+
+
+def _publish_time_us(entry: memoryview) -> int | None:
+    """Return an undecodable entry's publish time (µs), as it counts for its segment's range; None means any time."""
+    time_ms = publish_time(entry, 0, len(entry))
+    return None if time_ms == ANY_TIME_MS else time_ms * 1000
 
 
 def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch whose rows are not alike, in parts that are small enough."""
+    """Split a record batch with rows of different sizes into parts of at most about twice `BATCH_BYTES`."""
     if batch.num_rows == 1 or batch.nbytes <= 2 * BATCH_BYTES:
         yield batch
         return
@@ -228,7 +265,7 @@ def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def runs_of(flags: Flags) -> Iterator[tuple[int, int, bool]]:
-    """(first, one after the last, which) of each run of equal flags."""
+    """Yield (first, one after the last, flag) of each run of equal flags."""
     edges = np.flatnonzero(np.diff(flags)) + 1
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(flags)], strict=True):
         yield first, last, bool(flags[first])

@@ -1,11 +1,11 @@
-"""Encrypted entries opened with the user's own private keys, so that they are decoded as all others are.
+"""Decryption of entries with the user's private keys, before they are decoded like all others.
 
-The keys are files in PEM format in one directory that every executor can read, each named as the producers name the
-key, with or without `.pem` after it. Only files in that directory itself are looked at, whatever a message calls its
-key.
+The keys are PEM files in one directory that every executor can read. The name of each file is the key's name in
+messages, with or without `.pem`. Only files in the directory itself are read, even if a message contains another path
+as the key's name.
 
-The cryptography is the client's (`client.crypto`). An opened entry is put in the place of the encrypted one, with its
-metadata but for what said how it was encrypted; one that no key opens stays as it is.
+The cryptography is the client's (`client.crypto`). A decrypted entry replaces the encrypted one; its metadata lacks the
+fields about encryption. An entry that no key decrypts stays encrypted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ENDINGS: Final = ("", ".pem")
 
 
 def decryptor_of(directory: str | None) -> Decryptor | None:
-    """For the option `crypto_key_dir`, as a task sees it. Raises `ConfigurationError`."""
+    """Create the decryptor for the option `crypto_key_dir`, in a task. Raises `ConfigurationError`."""
     if directory is None:
         return None
     if not Path(directory).is_dir():
-        raise ConfigurationError(f"option crypto_key_dir={directory!r} is no directory on every executor")
+        raise ConfigurationError(f"option crypto_key_dir={directory!r} is not a directory on every executor")
     return Decryptor(partial(_find, Path(directory)))
 
 
@@ -46,7 +46,7 @@ def _find(directory: Path, name: str) -> bytes:
 
 
 def opened(run: Entries, decryptor: Decryptor) -> Entries | None:
-    """The same entries with those opened that a key fits; None when there is none."""
+    """Return the entries, decrypted if a key matches; None if none was decrypted."""
     raw = memoryview(run.data.data)
     parts = [raw[int(start) : int(end)] for start, end in zip(run.start, run.end, strict=True)]
     plain = [_open(entry, decryptor) for entry in parts]
@@ -59,12 +59,12 @@ def opened(run: Entries, decryptor: Decryptor) -> Entries | None:
 
 
 def why_closed(entry: memoryview, decryptor: Decryptor) -> str:
-    """Why an encrypted entry stays as it is."""
+    """Return the reason why an encrypted entry cannot be decrypted."""
     try:
         decryptor.decrypt(*message.read_metadata(entry))
     except Undecodable as error:
         return str(error)
-    raise AssertionError("it was opened")
+    raise AssertionError("the entry was decrypted")
 
 
 def _open(entry: memoryview, decryptor: Decryptor) -> bytes | None:

@@ -1,19 +1,19 @@
-"""The blocks of one slice, from wherever they are when the task runs.
+"""Reading of one slice's blocks, from the archive or the broker.
 
-Archived segments are read straight from the object store, a few ranges ahead of the decoder; the others, and the open
-one, through the broker. Between the plan and the task a segment may have moved: then the other place is tried,
-from the first block that has not been handed out, for both places hold the same blocks; and so it is when an object
-is damaged, for the broker may still have the bookies' copy. Only when both say no is the task failed, with what each
-of them said.
+Archived segments are read from the object store, a few ranges ahead of the decoder; all others through the broker. A
+segment may move between plan and task, and an object may be damaged while bookies still have a copy. Then reading
+continues from the other source, from the first block that was not yielded: both have the same blocks. The task fails
+only if both sources fail, with the errors of both.
 
-Every block that is handed out is proven: by the checksum of its run in the archive's index, or by its own. And a task
-proves that it lacks nothing: its blocks follow one another, from the slice's first entry to its last.
+Every yielded block is verified, either by the checksum of its run in the archive's index or by its own. A task also
+verifies that no block is missing: blocks are contiguous from the slice's first entry to its last.
 
-Stores are opened here, once per process, and stay in it: a boto3 client cannot be pickled.
+Stores are opened here, once per process, and are not shared: a boto3 client cannot be pickled.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,17 +40,21 @@ from quire.tiering.segment_object import (
 from quire.wire import block
 from quire.wire.block import Buffer
 
-CHUNK_BYTES: Final = 8 * MIB
-"""Blocks that are decoded in one go: enough rows for the cost of a numpy call not to matter."""
+CHUNK_BYTES: Final = 4 * MIB
+"""Number of bytes of blocks that are decoded at once: enough rows to make the cost of a numpy call negligible."""
 
 RANGES_AHEAD: Final = 3
-"""Chunks that are being read while one is decoded; with the decoded one they bound a task's memory."""
+"""Number of chunks that are read while one is decoded; together, they bound a task's memory."""
+
+_warned: set[type[QuireError]] = set()
+
+_log = logging.getLogger(__name__)
 
 open_store = lru_cache(maxsize=8)(open_blocking)
 
 
 class Chunk(NamedTuple):
-    """Whole, proven blocks that follow one another: their first entry, and the one after their last."""
+    """Contiguous verified blocks, with the id of their first entry and the id after their last one."""
 
     blocks: Buffer
     first_entry: int
@@ -58,11 +62,10 @@ class Chunk(NamedTuple):
 
 
 def blocks(piece: Slice, broker: Broker | None, archive_url: str | None) -> Iterator[Buffer]:
-    """The slice's blocks in order, in chunks; the first and last may hold entries outside of it.
+    """Yield the slice's blocks in order, in chunks. The first and last chunks may contain entries outside the slice.
 
-    Without a broker only the archive is asked, which must have the segment then.
-
-    Raises `CorruptionError`, `Unavailable` or `NotFound` when neither archive nor broker has all of them.
+    Without a broker, only the archive is read, so the segment must be archived. Raises `CorruptionError`,
+    `Unavailable` or `NotFound` if not all blocks can be read from the archive or the broker.
     """
     at = piece.first_entry
     refusals: list[QuireError] = []
@@ -70,23 +73,41 @@ def blocks(piece: Slice, broker: Broker | None, archive_url: str | None) -> Iter
         try:
             for chunk in place(at):
                 if not chunk.first_entry <= at < chunk.next_entry:
-                    raise CorruptionError(f"entry {chunk.first_entry} came where entry {at} was asked for")
+                    raise CorruptionError(f"received entry {chunk.first_entry} instead of entry {at}")
                 at = chunk.next_entry
                 yield chunk.blocks
             if at >= piece.end_entry:
+                if piece.archived is not None and refusals:
+                    _warn_of_archive(piece, refusals[0])
                 return
-            raise CorruptionError(f"there is nothing after entry {at - 1}")
+            raise CorruptionError(f"no block follows entry {at - 1}")
         except QuireError as error:
             if archive_url and isinstance(error, ConfigurationError):
-                raise  # the user's own word for where the archive is
+                raise  # the option archive is wrong
             refusals.append(error)
     raise _neither(piece, at, refusals)
+
+
+def _warn_of_archive(piece: Slice, error: QuireError) -> None:
+    """Warn, once per kind of error, that blocks were read from the broker: the option `archive` may be wrong."""
+    if type(error) not in _warned:
+        _warned.add(type(error))
+        _log.warning(
+            "segment %d of %s is archived, but was read through the broker; check the option archive: %s",
+            piece.origin.ledger_id,
+            piece.origin.name,
+            error,
+        )
 
 
 def _places(
     piece: Slice, broker: Broker | None, archive_url: str | None
 ) -> Iterator[Callable[[int], Iterator[Chunk]]]:
-    """Where to look, best first; lazily, since where a segment moved is only asked when it has."""
+    """Yield the sources to read from, best first.
+
+    A segment that was not archived when the query was planned may have moved to the archive since. The broker is asked
+    for its new location only if reading through the broker fails.
+    """
 
     def through(broker: Broker) -> Callable[[int], Iterator[Chunk]]:
         return lambda at: from_broker(piece, broker, at)
@@ -99,7 +120,7 @@ def _places(
         if broker is not None:
             yield through(broker)
         return
-    assert broker is not None, "a segment that is not archived has no other place"
+    assert broker is not None, "a segment that is not archived can be read only through a broker"
     yield through(broker)
     moved = _archived_since(piece, broker)
     if moved is not None:
@@ -125,9 +146,8 @@ def _neither(piece: Slice, at: int, refusals: list[QuireError]) -> QuireError:
     elif any(isinstance(error, CorruptionError) for error in refusals):
         kind = CorruptionError
     return kind(
-        f"ledger {piece.origin.ledger_id} of {piece.origin.name} cannot be read from entry {at} to "
-        f"{piece.end_entry - 1}: {said}"
-        + ("; it was trimmed after the query was planned" if kind is NotFound else "")
+        f"cannot read entries {at} to {piece.end_entry - 1} of ledger {piece.origin.ledger_id} of {piece.origin.name}: "
+        f"{said}" + ("; it was trimmed after the query was planned" if kind is NotFound else "")
     )
 
 
@@ -135,9 +155,10 @@ def _neither(piece: Slice, at: int, refusals: list[QuireError]) -> QuireError:
 
 
 def from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
-    """The slice's blocks from the one with entry `at` on, through the broker. Raises as `blocks` does.
+    """Yield a slice's blocks through the broker, from the block with entry `at` on. Raises the errors of `blocks`.
 
-    An answer has 1 MiB or so: several are one chunk, and the next chunk is asked for while one is decoded.
+    A response has about 1 MiB; several are joined into a chunk. The next chunk is requested while the caller decodes
+    one.
     """
     chunks = _gathered(_answers(piece, broker, at))
     pool = ThreadPoolExecutor(1, "quire-fetch")
@@ -151,7 +172,7 @@ def from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
 
 
 def _gathered(answers: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Answers that follow one another, joined while they are no larger than a chunk."""
+    """Join consecutive responses into chunks of at most `CHUNK_BYTES`."""
     held: list[Chunk] = []
     size = 0
     for answer in answers:
@@ -171,7 +192,11 @@ def _joined(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def _answers(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
-    """One after the other, each proven: the first may begin before `at`, and each other where the one before ended."""
+    """Yield verified responses in entry order.
+
+    The first response may start before `at`, because responses contain whole blocks. Each later response starts where
+    the previous one ended.
+    """
     origin, follows = piece.origin, False
     while at < piece.end_entry:
         body = broker.blocks(origin.name, origin.ledger_id, at, READ_BYTES_MAX)
@@ -181,11 +206,11 @@ def _answers(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
         _check_ledgers(headers, origin.ledger_id, f"the broker at {broker.url}")
         first_entry = headers[0].first_entry
         if first_entry > at or (follows and first_entry < at):
-            raise CorruptionError(f"entry {first_entry} came where entry {at} was asked for")
+            raise CorruptionError(f"received entry {first_entry} instead of entry {at}")
         for one, following in pairwise(headers):
             if one.last_entry + 1 != following.first_entry:
                 raise block.BlockError(
-                    f"the broker answered with entry {following.first_entry} after entry {one.last_entry}"
+                    f"the broker returned entry {following.first_entry} after entry {one.last_entry}"
                 )
         at, follows = headers[-1].last_entry + 1, True
         yield Chunk(body, first_entry, at)
@@ -194,19 +219,23 @@ def _answers(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
 def _check_ledgers(found: Iterable[block.BlockHeader], wanted: int, source: str) -> None:
     for header in found:
         if header.ledger_id != wanted:
-            raise block.BlockError(f"{source} answered with a block of ledger {header.ledger_id}")
+            raise block.BlockError(
+                f"{source} returned a block of ledger {header.ledger_id}, expected ledger {wanted}"
+            )
 
 
 # -- the archive -----------------------------------------------------------------------------------------
 
 
 def from_archive(piece: Slice, archived: ArchivedObject, archive_url: str | None, at: int) -> Iterator[Chunk]:
-    """The same, from an object of the archive alone."""
+    """Yield a slice's blocks from an object of the archive, from the block with entry `at` on."""
     url = archive_url or archived.store
     store, index = open_store(url), _index(url, archived)
     if index.footer.ledger_id != piece.origin.ledger_id:
         raise SegmentError(
-            f"an object is of ledger {index.footer.ledger_id}", archived.name, archived.bytes - FOOTER_BYTES
+            f"the object belongs to ledger {index.footer.ledger_id}",
+            archived.name,
+            archived.bytes - FOOTER_BYTES,
         )
     first, last = index.find_entry(at), index.find_entry(piece.end_entry - 1)
     runs = list(_chunks([index.row(number) for number in range(first, last + 1)]))
@@ -225,23 +254,24 @@ def from_archive(piece: Slice, archived: ArchivedObject, archive_url: str | None
 
 
 def _from_entry(blocks: memoryview, entry: int) -> tuple[memoryview, int]:
-    """Those from the one that holds `entry` on, or all if that comes before them; and their first entry.
+    """Return the blocks from the block that contains `entry` on, and the first entry of these.
 
-    A run holds several blocks, and those at its beginning may have been handed out already.
+    A run contains several blocks, and the first ones may have been yielded already. If `entry` precedes all blocks, all
+    are returned.
     """
     for offset, header in block.scan(blocks):
         if header.last_entry >= entry:
             return blocks[offset:], header.first_entry
-    raise CorruptionError(f"entry {entry} is not in the run that its index names")
+    raise CorruptionError(f"entry {entry} is not in the run that contains it by the index")
 
 
 def read_index(store: BlockingStore, archived: ArchivedObject) -> Index:
-    """An object's index, proven against the pointer. Raises `SegmentError`, `NotFound`, `Unavailable`."""
+    """Read an object's index, and verify it against the pointer. Raises `SegmentError`, `NotFound`, `Unavailable`."""
     size = min(archived.bytes, TAIL_GUESS_BYTES)
     tail = store.get_range(archived.name, archived.bytes - size, size)
     footer = read_footer(tail, archived.bytes, archived.name)
     if footer_crc(tail) != archived.crc:
-        raise SegmentError("an object is not the one that was recorded", archived.name, archived.bytes)
+        raise SegmentError("the object's footer differs from its record", archived.name, archived.bytes)
     needed = footer.index_bytes + FOOTER_BYTES
     if needed > size:
         tail = store.get_range(archived.name, archived.bytes - needed, needed)
@@ -250,12 +280,12 @@ def read_index(store: BlockingStore, archived: ArchivedObject) -> Index:
 
 @lru_cache(maxsize=4)
 def _index(store_url: str, archived: ArchivedObject) -> Index:
-    """`read_index`, once for a slice that is read in many spans."""
+    """Return the index of an object, cached, because a slice may be read in many ranges."""
     return read_index(open_store(store_url), archived)
 
 
 def _chunks(rows: list[Row]) -> Iterator[list[Row]]:
-    """Neighbouring runs, together as large as a chunk."""
+    """Group adjacent runs, which are rows of the index, into chunks."""
     chunk: list[Row] = []
     for row in rows:
         if chunk and row.end - chunk[0].offset > CHUNK_BYTES:
@@ -269,7 +299,7 @@ def _chunks(rows: list[Row]) -> Iterator[list[Row]]:
 def _ahead(
     get: Callable[[list[Row]], Buffer], runs: Iterable[list[Row]]
 ) -> Iterator[tuple[list[Row], Buffer]]:
-    """Each of `runs` with its bytes, in order, `RANGES_AHEAD` of them being read while one is used."""
+    """Yield each element of `runs` with its bytes, in order. Up to `RANGES_AHEAD` are read ahead of the caller."""
     waiting: deque[tuple[list[Row], Future[Buffer]]] = deque()
     rest = iter(runs)
     pool = ThreadPoolExecutor(RANGES_AHEAD, "quire-fetch")

@@ -1,13 +1,14 @@
-"""Which rows a query wants beside its range: by key and by event time.
+"""Filters of rows by key and by event time, in addition to a query's range.
 
-Spark's own filters are not pushed down to here (`source` says why), so they are options:
+Spark's own filters are not pushed down (`source` says why), so these are options:
 
 | option | means |
 |---|---|
-| key, keys | only messages with this key; with one of these, with commas between |
+| key | only messages with this key |
+| keys | only messages with one of these keys, separated by commas |
 | event_start, event_end | only messages with an event time in this half-open range; times as in `start` |
 
-An entry that could not be decoded (`on_undecodable=raw`) is always kept, for nobody knows what it is.
+An entry that could not be decoded (`on_undecodable=raw`) is always kept: its key and event time are unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OPTIONS: Final = ("key", "keys", "event_start", "event_end")
 
 @dataclass(frozen=True)
 class Filter:
-    """A row is wanted when all of it holds; None: whatever it is. Event times are in milliseconds."""
+    """Conditions on rows; a row must satisfy all that are not None. Event times are in milliseconds."""
 
     keys: tuple[bytes, ...] | None = None
     event_start_ms: int | None = None
@@ -41,16 +42,16 @@ class Filter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it looks at."""
+        """Columns that the filter tests."""
         return ("key",) * (self.keys is not None) + ("event_time",) * self.of_event_time
 
     def wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of the rows that are wanted; they have `columns`, and may have `undecoded`."""
+        """Return the rows that satisfy the filter. `rows` must have its `columns`, and may have `undecoded`."""
         mask = self.mask(rows)
         return rows if mask is None else rows.filter(mask)
 
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray | None:
-        """Which rows are wanted; None: all."""
+        """Return a mask of the rows that satisfy the filter; None if all do."""
         tests = []
         if self.keys is not None:
             tests.append(pc.is_in(rows["key"], value_set=pa.array(self.keys, pa.binary())))
@@ -77,9 +78,9 @@ def _time(ms: int) -> pa.Scalar:
 
 
 def parse_filter(options: Mapping[str, str]) -> Filter:
-    """The options above, among others. Raises `ConfigurationError`."""
+    """Parse the options of the module's table; others are ignored. Raises `ConfigurationError`."""
     if "key" in options and "keys" in options:
-        raise ConfigurationError("give key or keys, not both")
+        raise ConfigurationError("options key and keys exclude each other; set one of them")
     keys = None
     if "keys" in options:
         keys = tuple(dict.fromkeys(part.strip().encode() for part in options["keys"].split(",")))

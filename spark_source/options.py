@@ -1,44 +1,43 @@
-"""What a user may say to `spark.read.format("quire")`, checked before anything is read.
+"""Options of `spark.read.format("quire")`, validated before anything is read.
 
 | option | means | default |
 |---|---|---|
-| service_url | the broker's HTTP URL, such as `http://localhost:8080`; nothing else is needed | required |
-| topic, topics, topics_pattern | one; several with commas; a regular expression (see below) | one is required |
+| service_url | a broker's HTTP URL, such as `http://localhost:8080`; no other address is needed | required |
+| topic, topics, topics_pattern | one topic; several, separated by commas; a pattern (see below) | one is required |
 | start, end | half-open range: `earliest`, `latest`, a position, a publish time | earliest, latest |
-| starting_subscription | begin where this durable subscription stands, instead of `start` | |
-| on_data_loss | `fail` ends the query where retention took what it was to read; `report` goes on and warns | fail |
-| columns | which columns, with commas, in this order: the others cost nothing | all |
-| batch_rows | most rows in one Arrow batch | 8192 |
-| on_undecodable | `fail` ends the query and names the entry; `raw` keeps it, see `schema` | fail |
-| chunks | `join`: a message that was sent in chunks is one row, its last chunk's; `raw`: each chunk is one | join |
-| value_schema | `auto`: values, and keys, have the types of the topic's newest schema; VERSION; `none`: bytes | none |
-| on_bad_value | `fail` ends the query where a value does not fit its schema; `null`: it is null, see `schema` | fail |
-| compacted | `true`: of each key only its last message in the range, see `compacted` | false |
-| crypto_key_dir | a directory with private keys, see `decrypting` | encrypted entries are undecodable |
-| on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
-| slice_bytes | about how much one Spark task reads: two thirds to four thirds of it, see `cutting` | 96MiB |
-| archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
-| key, keys, event_start, event_end | which rows, see `filters` | all |
-| tls_trust_certs | authorities to trust where service_url is https://, PEM; on every executor | those of the system |
-| tls_certificate, tls_key | what to show there, PEM; on every executor | nothing |
-| token_file; user, password_file | what to present to brokers; on every executor | QUIRE_TOKEN … of the driver |
-| sidecars | `use`: an archived segment's sidecar spares what it can; `ignore`: only the objects are read | use |
+| starting_subscription | begin at the cursor of this durable subscription, instead of `start` | |
+| on_data_loss | `fail` ends the query if messages of its range were trimmed; `report` continues with a warning | fail |
+| columns | columns to read, separated by commas, in this order; other columns cost nothing | all |
+| batch_rows | maximum number of rows in one Arrow batch | 8192 |
+| on_undecodable | `fail` ends the query and names the entry; `raw` returns the entry as a row, see `schema` | fail |
+| chunks | `join`: a chunked message is one row, with its last chunk's position; `raw`: each chunk is a row | join |
+| value_schema | keys and values have the types of the topic's newest schema (`auto`) or VERSION; `none`: bytes | none |
+| on_bad_value | `fail` ends the query if a value does not fit its schema; `null` returns null, see `schema` | fail |
+| compacted | `true`: only the last message of each key in the range, see `compacted` | false |
+| crypto_key_dir | directory with private keys, see `decrypting` | encrypted entries are undecodable |
+| on_lost | `fail` ends the query if messages were lost and given up; `skip` omits them, with a warning | fail |
+| slice_bytes | approximate size of a Spark task, which has two thirds to four thirds of it, see `cutting` | 96MiB |
+| archive | URL of the archive for the executors, if their endpoint or keys differ | the broker's URL |
+| key, keys, event_start, event_end | conditions for rows, see `filters` | all |
+| tls_trust_certs | trusted authorities if service_url is https://, PEM; on every executor | the system's |
+| tls_certificate, tls_key | client certificate, PEM; on every executor | none |
+| token_file; user, password_file | credentials for brokers; on every executor | QUIRE_TOKEN … of the driver |
+| sidecars | `use`: read sidecars of archived segments if that saves work; `ignore`: read only the objects | use |
 
-A stream takes no `end`, and has three more:
+A stream has no option `end`, and three more options:
 
 | option | means | default |
 |---|---|---|
-| stream_name | the subscription that keeps where the stream began, and holds retention back | see below |
-| max_rows_per_trigger, max_bytes_per_trigger | about how much one micro-batch has at most | no limit |
+| stream_name | subscription that records the stream's start, and holds back retention | see below |
+| max_rows_per_trigger, max_bytes_per_trigger | approximate maximum size of one micro-batch | no limit |
 
-`stream_name` is required where the start is another one every time it is asked for: with `latest`, a time and
-`starting_subscription`. `earliest` and a position mean the same after a restart, and need none; then nothing holds back
-retention.
+`stream_name` is required if the start depends on the current state: with `latest`, a time or `starting_subscription`.
+`earliest` and a position mean the same after a restart, and need no name. Without a name, nothing holds back retention.
 
-A position is `LEDGER:ENTRY` or `LEDGER:ENTRY:BATCH_INDEX`, and goes with one partition only. A time is ISO-8601 (UTC
-unless it says otherwise) or epoch milliseconds. A pattern is for the last part of the names, as in
-`persistent://public/default/orders-.*`. Options' names are not case-sensitive, as always in Spark. An option that is
-not here is refused.
+A position is `LEDGER:ENTRY` or `LEDGER:ENTRY:BATCH_INDEX`, and can be used with a single partition only. A time is
+ISO-8601 (UTC unless it has an offset) or epoch milliseconds. A pattern is a regular expression for the last part of
+topic names, as in `persistent://public/default/orders-.*`. Names of options are case-insensitive, as always in Spark.
+Unknown options are refused.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Options:
     archive: str | None
     join_chunks: bool
     value_schema: str | None
-    """`auto` or a version; None: values are bytes."""
+    """`auto` or a version; None if values are returned as bytes."""
     null_bad_values: bool
     compacted: bool
     crypto_key_dir: str | None
@@ -131,7 +130,7 @@ class Options:
     tls: ClientTls = ANY_AUTHORITY
     credentials: Credentials = NOBODY
     typed: TopicSchema | None = None
-    """What `value_schema` stands for, once it was looked up (`values`)."""
+    """The schema that `value_schema` selects; None until `values` has requested it from the broker."""
 
     @property
     def broker(self) -> Broker:
@@ -139,40 +138,38 @@ class Options:
 
     @property
     def starts_at_beginning(self) -> bool:
-        """At the first message there is."""
+        """True if the query starts at the oldest message."""
         return self.start == Bound() and self.starting_subscription is None
 
 
 def for_batch(options: Mapping[str, str]) -> Options:
-    """`parse`, for `spark.read`."""
+    """Parse the options of `spark.read`. Raises `ConfigurationError`."""
     found = parse(options)
     for name in _OF_STREAMS:
         if getattr(found, name) is not None:
-            raise ConfigurationError(f"option {name} is for streams: use spark.readStream, or leave it out")
+            raise ConfigurationError(f"option {name} is for streams: use spark.readStream, or omit it")
     return found
 
 
 def for_stream(options: Mapping[str, str]) -> Options:
-    """`parse`, for `spark.readStream`."""
+    """Parse the options of `spark.readStream`. Raises `ConfigurationError`."""
     found = parse(options)
     if found.end != Bound(latest=True):
         raise ConfigurationError(
-            "a stream has no end: leave the option out, and use the trigger availableNow to read what is there"
+            "a stream has no end: omit the option, and use the trigger availableNow to read up to the present end"
         )
     if found.compacted:
-        raise ConfigurationError(
-            "a stream never knows which message is the last of its key: leave the option compacted out"
-        )
+        raise ConfigurationError("a stream cannot know the last message of a key: omit the option compacted")
     if not (found.stream_name or found.starts_at_beginning or found.start.position):
         raise ConfigurationError(
-            "option stream_name is required: it names the subscription that keeps where the stream began, so that a "
-            "restart before the first commit loses nothing; only start=earliest and a position do without"
+            "option stream_name is required: it is the subscription that records the stream's start, so that a restart "
+            "before the first commit loses no messages; only start=earliest and positions do not need it"
         )
     return found
 
 
 def parse(options: Mapping[str, str]) -> Options:
-    """Check a query's options. Raises `ConfigurationError` with what to write instead."""
+    """Parse and check a query's options. Raises `ConfigurationError` with a remedy."""
     given = known(options, _KNOWN, "reading")
     url = given.get("service_url", "")
     if not re.match(r"https?://[^/]+", url):
@@ -187,7 +184,8 @@ def parse(options: Mapping[str, str]) -> Options:
     columns = _columns(given.get("columns"), keep_raw, null_bad_values and value_schema is not None)
     if value_schema is not None and (keep_raw or not join_chunks):
         raise ConfigurationError(
-            "on_undecodable=raw and chunks=raw put bytes into the column value, so they do not go with value_schema"
+            "on_undecodable=raw and chunks=raw put bytes into the column value, so they do not go with "
+            "value_schema"
         )
     start = parse_bound("start", given.get("start", "earliest"))
     end = parse_bound("end", given.get("end", "latest"))
@@ -222,7 +220,7 @@ def parse(options: Mapping[str, str]) -> Options:
 
 
 def tls_of(given: Mapping[str, str]) -> ClientTls:
-    """Raises `ConfigurationError` for files that cannot be used here."""
+    """Return the TLS options. Raises `ConfigurationError` for unusable files."""
     found = ClientTls(*(given.get(name, "") for name in TLS_OPTIONS))
     if found != ANY_AUTHORITY:
         found.context()
@@ -230,7 +228,7 @@ def tls_of(given: Mapping[str, str]) -> ClientTls:
 
 
 def full_name(topic: str) -> str:
-    """`persistent://tenant/namespace/topic` from that, or from its shorter forms. Raises `ConfigurationError`."""
+    """Return a topic's full name, `persistent://tenant/namespace/topic`. Raises `ConfigurationError`."""
     if match := _NAME.fullmatch(topic):
         return f"persistent://{match[1]}/{match[2]}/{match[3]}"
     if not topic or "/" in topic:
@@ -264,17 +262,17 @@ def _pattern(text: str) -> tuple[str, str, str]:
 
 
 def _check_range(given: Mapping[str, str], start: Bound, end: Bound) -> None:
-    """What is known to be empty whatever the topic has is rather a mistake."""
+    """Reject a range that is empty for every topic, which is probably the user's error."""
     by_position = start.position and end.position and start.position > end.position
     by_time = start.time_ms is not None and end.time_ms is not None and start.time_ms > end.time_ms
     if by_position or by_time:
         raise ConfigurationError(
-            f"option start={given['start']!r} comes after end={given['end']!r}: nothing lies between"
+            f"option start={given['start']!r} comes after end={given['end']!r}: the range is empty"
         )
 
 
 def _columns(text: str | None, keep_raw: bool, null_bad_values: bool) -> tuple[str, ...]:
-    """Those that are asked for; the one that tells good rows from bad ones cannot be left out."""
+    """Return the requested columns. Raises `ConfigurationError` if the column that marks bad rows is missing."""
     every = list(schema.COLUMNS)
     if keep_raw:
         every.append(schema.UNDECODED)
@@ -294,7 +292,7 @@ def _columns(text: str | None, keep_raw: bool, null_bad_values: bool) -> tuple[s
         )
     if null_bad_values and (schema.VALUE_ERROR in columns) != bool({"key", "value"} & {*columns}):
         raise ConfigurationError(
-            "with on_bad_value=null the columns key and value and the column value_error go together"
+            "with on_bad_value=null, the columns key and value and the column value_error go together"
         )
     return columns
 
@@ -331,7 +329,7 @@ def _bytes_per_trigger(text: str | None) -> int | None:
 
 
 def known(options: Mapping[str, str], names: Iterable[str], use: str) -> dict[str, str]:
-    """Options by their names in small letters. Raises `ConfigurationError` for one that is not for this use."""
+    """Return the options with their names in lower case. Raises `ConfigurationError` for names not in `names`."""
     given = {name.lower(): value.strip() for name, value in options.items()}
     for name in sorted(given.keys() - {*names}):
         raise ConfigurationError(
@@ -341,7 +339,10 @@ def known(options: Mapping[str, str], names: Iterable[str], use: str) -> dict[st
 
 
 def one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
-    """The option's value in small letters; the first of `values` without it. Raises `ConfigurationError`."""
+    """Return the value of option `name` in lower case, by default `values[0]`.
+
+    Raises `ConfigurationError` if it is not one of `values`.
+    """
     value = given.get(name, values[0]).lower()
     if value not in values:
         raise ConfigurationError(f"option {name}={value!r} is not one of {', '.join(values)}")

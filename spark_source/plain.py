@@ -1,8 +1,8 @@
-"""Entries decoded one by one, by `quire.wire.message`: right in every case, and fifty times slower.
+"""Decoder of single entries, by `quire.wire.message`. It handles all entries, but is fifty times slower than `decode`.
 
-`decode` hands over what it does not read by columns: chunks, text that is not UTF-8, fields in a form no client
-writes, and all that is damaged or encrypted. Here it becomes rows or a named error. It is also what `decode` is
-tested against.
+`decode` passes entries that it cannot read by columns to this module: chunks, text that is not UTF-8 (U+FFFD replaces
+the invalid bytes), event times beyond any timestamp, unusual encodings of fields, and damaged or encrypted entries.
+Each entry results in rows, or in an error with the entry's position. Tests of `decode` compare it with this module.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from quire.wire.message import Chunk, DecodedMessage, Undecodable
 Row = dict[str, Any]
 
 TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
-"""A later time does not fit into Arrow's microseconds."""
+"""Latest time that Arrow can represent in microseconds."""
 
 _U64: Final = 1 << 64
 _I64_MAX: Final = (1 << 63) - 1
 
 
 class UndecodableEntry(QuireError):
-    """An entry of a topic that cannot become rows. The message names topic, ledger and entry."""
+    """Error for an entry that cannot be decoded, with topic, ledger and entry."""
 
     def __init__(self, topic: str, ledger_id: int, entry_id: int, reason: str) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class UndecodableEntry(QuireError):
 
 
 class LostEntries(QuireError):
-    """Entries of a topic that were lost, and given up by an operator."""
+    """Error for entries that were lost, and given up by an operator."""
 
     def __init__(self, topic: str, ledger_id: int, first: int, last: int) -> None:
         super().__init__(
@@ -46,9 +46,9 @@ class LostEntries(QuireError):
 
 
 def rows(entry: memoryview, of_chunk: Callable[[memoryview], Iterable[Row]] | None = None) -> Iterator[Row]:
-    """The rows of one entry, without its place (topic, ledger, and so on), one at a time: a batch may have a million.
+    """Yield the rows of one entry, without its position (topic, ledger, and so on). A batch may have a million rows.
 
-    Raises `Undecodable`, before the first row. `of_chunk` makes those of a chunk; None: it is one itself.
+    Raises `Undecodable`, before the first row. `of_chunk` yields the rows of a chunk; if it is None, a chunk is a row.
     """
     metadata, payload = message.read_metadata(entry)
     try:
@@ -60,12 +60,12 @@ def rows(entry: memoryview, of_chunk: Callable[[memoryview], Iterable[Row]] | No
         yield from map(row, message.messages_of(metadata, payload))
         return
     for _ in _batch(metadata, payload):
-        pass  # what is wrong with its end is said before its beginning is a row
+        pass  # errors at its end are raised before its first row
     yield from _batch(metadata, payload)
 
 
 def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> Iterator[Row]:
-    """As `row` of each of `message.messages_of`, which would hold them all at once."""
+    """Yield the rows of a batch in the format of `row`, without holding all its messages in memory."""
     publish_time, producer, first = (
         time_us(metadata.publish_time),
         metadata.producer_name,
@@ -80,7 +80,7 @@ def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> Iterator[Row]:
             "value": value,
             "properties": list({p.key: p.value for p in one.properties}.items()),
             "publish_time": publish_time,
-            "event_time": time_us(one.event_time) if one.event_time else None,
+            "event_time": event_time_us(one.event_time),
             "producer": producer,
             "sequence": as_i64(one.sequence_id if one.HasField("sequence_id") else first + index),
             "compacted_out": one.compacted_out,
@@ -89,13 +89,13 @@ def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> Iterator[Row]:
 
 
 def schema_version(entry: memoryview) -> bytes | None:
-    """By which version of the topic's schema an entry that `rows` can read was written, if any."""
+    """Return the schema version that an entry was written with, if any. The entry must be decodable by `rows`."""
     metadata, _ = message.read_metadata(entry)
     return metadata.schema_version if metadata.HasField("schema_version") else None
 
 
 def raw(entry: memoryview, reason: str) -> Row:
-    """The row of an entry that is kept as it is."""
+    """Return the row of an undecodable entry, with the entry's bytes as its value."""
     return {
         "batch_index": -1,
         "value": entry.tobytes(),
@@ -106,14 +106,14 @@ def raw(entry: memoryview, reason: str) -> Row:
 
 
 def row(one: DecodedMessage) -> Row:
-    """The row of one message, without its place."""
+    """Return the row of one message, without its position."""
     return {
         "batch_index": one.batch_index,
         "key": key_bytes(one.key, one.key_is_base64),
         "value": one.payload,
         "properties": list(one.properties.items()),
         "publish_time": time_us(one.publish_time_ms),
-        "event_time": time_us(one.event_time_ms) if one.event_time_ms else None,
+        "event_time": event_time_us(one.event_time_ms),
         "producer": one.producer_name,
         "sequence": as_i64(one.sequence_id),
         "compacted_out": one.compacted_out,
@@ -136,7 +136,7 @@ def _chunk(entry: memoryview) -> Row:
         "value": payload.tobytes(),
         "properties": list(properties.items()),
         "publish_time": time_us(metadata.publish_time),
-        "event_time": time_us(metadata.event_time) if metadata.event_time else None,
+        "event_time": event_time_us(metadata.event_time),
         "producer": metadata.producer_name,
         "sequence": as_i64(metadata.sequence_id),
         "removes": False,
@@ -144,7 +144,7 @@ def _chunk(entry: memoryview) -> Row:
 
 
 def key_bytes(key: str | None, is_base64: bool) -> bytes | None:
-    """A key's bytes; one that only claims to be base64 stays as it is."""
+    """Return a key's bytes. A key that is marked as base64, but is not valid base64, is returned undecoded."""
     if key is None or not is_base64:
         return None if key is None else key.encode()
     try:
@@ -154,12 +154,20 @@ def key_bytes(key: str | None, is_base64: bool) -> bytes | None:
 
 
 def time_us(time_ms: int) -> int:
-    """Microseconds since 1970. Raises `Undecodable` for a time that a timestamp cannot hold."""
+    """Return microseconds since 1970. Raises `Undecodable` for a time that a timestamp cannot represent."""
     if time_ms > TIME_MS_MAX:
         raise Undecodable(f"time {time_ms} ms is beyond any timestamp")
     return time_ms * 1000
 
 
+def event_time_us(time_ms: int) -> int | None:
+    """Return an event time in microseconds since 1970; None if it is not set, or a timestamp cannot represent it.
+
+    An application may set it to any number, such as a time in nanoseconds.
+    """
+    return time_ms * 1000 if 0 < time_ms <= TIME_MS_MAX else None
+
+
 def as_i64(number: int) -> int:
-    """A u64 as the bigint with the same bits: producers count from -1."""
+    """Return a u64 as the i64 with the same bits, because a producer's initial sequence id is -1."""
     return number - _U64 if number > _I64_MAX else number

@@ -1,11 +1,10 @@
 """Half-open ranges of a topic: by position, by time, and within one segment.
 
-A position is (ledger, entry, batch index); `start` is the first message that is read, `end` the first that is
-not. An entry that is one message has batch index 0 here (its column says -1). Positions of one partition compare in
-its order, since ledger ids only grow; positions of different topics have nothing to do with each other.
+A position is (ledger, entry, batch index); `start` is the first message that is read, `end` the first one that is not.
+An entry that is one message has batch index 0 here (and -1 in the column `batch_index`). The order of positions is the
+order of messages in a partition, since ledger ids only grow. Positions of different topics cannot be compared.
 
-Time means the *publish time* that each message carries, compared message by message; the broker's clock in the
-blocks serves only to leave out what cannot match, with `CLOCK_SKEW_MS` allowed between the two clocks.
+A time is compared with the *publish time* of each message. `pruning` skips segments that cannot match.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ import numpy as np
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source.protobuf import Flags, Ints
 
-CLOCK_SKEW_MS: Final = 3_600_000
-"""A message counts as published at most this long before or after the broker took it, where segments are left out."""
-
 ENTRY_END: Final = 1 << 62
-"""Beyond any entry id."""
+"""Greater than every entry id."""
 
 _POSITION: Final = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 
 
 class Position(NamedTuple):
-    """A message's place. `batch_index` 0 for an entry that is one message."""
+    """Position of a message. `batch_index` is 0 for an entry that is one message."""
 
     ledger_id: int
     entry_id: int
@@ -39,7 +35,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of what a user asked for: a position, a time, or (both None) the topic's own end."""
+    """Start or end of a range: a position or a time. If both are None, it is the start or end of the topic."""
 
     position: Position | None = None
     time_ms: int | None = None
@@ -47,7 +43,7 @@ class Bound:
 
 
 def parse_bound(option: str, text: str) -> Bound:
-    """`earliest`, `latest`, `ledger:entry[:batch]`, epoch ms or ISO-8601. Raises `ConfigurationError`."""
+    """Parse `earliest`, `latest`, `ledger:entry[:batch]`, epoch ms or ISO-8601. Raises `ConfigurationError`."""
     if text.lower() in ("earliest", "latest"):
         return Bound(latest=text.lower() == "latest")
     if match := _POSITION.fullmatch(text):
@@ -68,8 +64,10 @@ def parse_bound(option: str, text: str) -> Bound:
 
 @dataclass(frozen=True)
 class Window:
-    """Which rows of one segment are wanted: from `first` up to and without `end`, each (entry, batch index),
-    published at `start_ms` or later and before `end_ms`."""
+    """Range of rows in one segment: `[first, end)`, both of which are pairs (entry, batch index).
+
+    It includes only rows that were published at `start_ms` or later and before `end_ms`.
+    """
 
     first: tuple[int, int] = (0, 0)
     end: tuple[int, int] = (ENTRY_END, 0)
@@ -77,20 +75,26 @@ class Window:
     end_ms: int | None = None
 
     def narrowed(self, first_entry: int, end_entry: int) -> Window:
-        """This window within the entries `[first_entry, end_entry)`."""
+        """Return the part of this window within the entries `[first_entry, end_entry)`."""
         return replace(self, first=max(self.first, (first_entry, 0)), end=min(self.end, (end_entry, 0)))
 
     @property
     def entry_end(self) -> int:
-        """The first entry that holds nothing wanted."""
+        """First entry after the window."""
         return self.end[0] + (self.end[1] > 0)
 
     def entries(self, ids: Ints) -> tuple[int, int]:
-        """The part `[first, last)` of ascending entry ids, shape (n,), that holds wanted rows."""
+        """Return the range `[first, last)` of the indexes into `ids` whose entries are in the window.
+
+        `ids` are ascending entry ids, of shape (n,).
+        """
         return int(np.searchsorted(ids, self.first[0])), int(np.searchsorted(ids, self.entry_end))
 
     def rows(self, ids: Ints, entry: Ints, batch_index: Ints, publish_time_ms: Ints) -> Flags | None:
-        """Which rows are wanted; None: all. Row i is message `batch_index[i]` of entry `ids[entry[i]]`."""
+        """Return a mask of the rows in the window; None if all are in it.
+
+        Row i is message `batch_index[i]` of entry `ids[entry[i]]`.
+        """
         masks: list[Flags] = []
         if self.first[1] and ids[0] == self.first[0]:
             masks.append((entry != 0) | (np.maximum(batch_index, 0) >= self.first[1]))
@@ -104,7 +108,7 @@ class Window:
         return None if keep is None or keep.all() else keep
 
     def has(self, entry_id: int, batch_index: int, publish_time_us: int | None) -> bool:
-        """Whether one row is wanted; a row without a time is, whatever times are asked for."""
+        """Return whether one row is in the window; a row without a time matches every time range."""
         if not self.first <= (entry_id, max(batch_index, 0)) < self.end:
             return False
         if publish_time_us is None:

@@ -1,19 +1,21 @@
-"""Protobuf messages read column by column: thousands of small messages of one type in a few numpy calls.
+"""Columnar parser of protobuf: thousands of small messages of one type in a few numpy calls.
 
-A parser that goes message by message costs microseconds for each; the rows of a query have at most half of
-one. So all messages advance together, one *field* a step: gather every message's next tag, gather the varint
-after it, and note for each known field its number, or where its bytes lie. Messages of one producer
-have the same fields in the same order, so a step is nearly always one tag for all, and the number of steps is the
-number of fields of the longest message.
+A parser of single messages takes microseconds for each message; a query may spend only half a microsecond on a row. So
+all messages are parsed together, one *field* per step. A step gathers every message's next tag and the varint after it.
+For each known field it records the number, or the offsets of the bytes. Messages of one producer have the same fields
+in the same order, so in a step nearly always all messages have the same tag. There are as many steps as the longest
+message has fields.
 
     data     ....[message 0]....[message 1]..........[message 2]....
     step 1        tag value      tag value            tag value          -> field 1 of all
     step 2        tag value      tag value            tag value          -> field 2 of all
 
-Nothing is guessed. Whatever this reader does not understand at once (a known field with another wire type,
-groups, a length beyond the message, more than `STEPS_MAX` fields) marks the message as *odd*, and the plain parser,
-which names its errors, takes it. A message that is not marked has been read exactly as protobuf reads it:
-the last occurrence of a scalar wins, unknown fields are skipped.
+The parser never guesses. It marks a message as *odd* if it has a known field with another wire type, a group, a length
+beyond the message, or more than `STEPS_MAX` fields. The plain parser, which raises errors with reasons, reads these.
+Any other message is read exactly as protobuf reads it ([encoding]): the last occurrence of a scalar wins, and unknown
+fields are skipped.
+
+[encoding]: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ BYTES: Final = 2
 FIXED32: Final = 5
 
 STEPS_MAX: Final = 64
-"""Fields of one message that are read in step; a message with more (many properties) goes to the plain parser."""
+"""Maximum number of steps. The plain parser reads messages with more fields, such as those with many properties."""
 
 _LENGTH_MAX: Final = np.uint64(1 << 40)
 _STOP_BITS: Final = np.uint64(0x8080808080808080)
@@ -47,7 +49,7 @@ def _mask(value: int) -> np.uint64:
     return np.uint64(value)
 
 
-# Seven-bit groups are joined pairwise: 7 -> 14 -> 28 -> 56 bits.
+# A varint's seven-bit groups are joined pairwise: 7 -> 14 -> 28 -> 56 bits.
 _SEVENS: Final = _mask(0x7F7F7F7F7F7F7F7F)
 _JOINS: Final = (
     (_mask(0x007F007F007F007F), _mask(0x7F007F007F007F00), _mask(1)),
@@ -57,20 +59,20 @@ _JOINS: Final = (
 
 
 class Bytes:
-    """A buffer of at least 16 bytes that can be gathered from at any offset. After its end lie zeros."""
+    """Buffer of at least 16 bytes that can be gathered from at any offsets. Bytes after its end read as zeros."""
 
     def __init__(self, data: Buffer) -> None:
         self.data = data
         self.u8: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
         self.be32: NDArray[np.uint32] = np.ndarray((len(data) - 3,), ">u4", data, 0, (1,))
         self._u64: Words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
-        # The last words again, with room after them.
+        # A copy of the last words, padded with zeros.
         self._tail_at = len(data) - 15
         self._tail = bytes(memoryview(data)[self._tail_at :]) + bytes(24)
         self._tail_u64: Words = np.ndarray((32,), "<u8", self._tail, 0, (1,))
 
     def words(self, at: Ints) -> Words:
-        """The 64-bit little-endian words at `at`, each up to 16 bytes past the end."""
+        """Return the 64-bit little-endian words at `at`, which may be up to 16 bytes past the end."""
         if int(at.max(initial=0)) < len(self._u64):
             return self._u64[at]
         words = self._u64[np.minimum(at, len(self._u64) - 1)]
@@ -82,7 +84,7 @@ class Bytes:
         return len(self.data)
 
     def varints(self, at: Ints) -> tuple[Words, Ints | int]:
-        """(numbers, lengths in bytes) of the varints at `at`. One without an end has a length above 10."""
+        """Return (numbers, lengths in bytes) of the varints at `at`. An unterminated varint has a length above 10."""
         words = self.words(at)
         if not (words & _mask(0x80)).any():
             return words & _mask(0x7F), 1
@@ -97,7 +99,7 @@ class Bytes:
         return words, lengths
 
     def _lengthen(self, at: Ints, words: Words, lengths: Ints, long: Ints) -> None:
-        """Varints of nine and ten bytes: add the top byte's bits."""
+        """Complete `words` and `lengths` for the varints of nine and ten bytes, whose indexes are `long`."""
         beyond = self.words(at[long] + 8)
         ninth, tenth = beyond & _mask(0xFF), beyond >> _mask(8) & _mask(0xFF)
         more = ninth >= 128
@@ -107,7 +109,7 @@ class Bytes:
 
 @dataclass
 class Spans:
-    """Where the bytes of one field lie: `[start, end)` for each message where `present`."""
+    """Offsets `[start, end)` of one field's bytes in each message, where `present`."""
 
     start: Ints
     end: Ints
@@ -116,14 +118,14 @@ class Spans:
 
 @dataclass
 class Repeated:
-    """Occurrences of a repeated field in the order of steps: for each its message, and where its bytes lie."""
+    """Occurrences of a repeated field, in the order of steps: for each, its message and the offsets of its bytes."""
 
     message: list[Ints] = field(default_factory=list)
     start: list[Ints] = field(default_factory=list)
     end: list[Ints] = field(default_factory=list)
 
     def sorted(self) -> tuple[Ints, Ints, Ints]:
-        """(message, start, end), by message and then in the message's order."""
+        """Return (message, start, end) of all occurrences, by message and then in their order in the message."""
         if not self.message:
             nothing = np.empty(0, np.int64)
             return nothing, nothing, nothing
@@ -133,42 +135,42 @@ class Repeated:
 
 
 class Table:
-    """The fields of n messages, as columns. A field that no message has takes no room until it is asked for."""
+    """Fields of n messages, as columns. A field that no message has takes no memory until it is requested."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.odd: Flags = np.zeros(count, np.bool_)
-        """Messages that this reader leaves to the plain parser; their columns mean nothing."""
+        """Messages that the plain parser must read; their columns are invalid."""
         self._numbers: dict[int, tuple[Words, Flags]] = {}
         self._spans: dict[int, Spans] = {}
         self._repeated: dict[int, Repeated] = {}
 
     def has(self, number: int) -> bool:
-        """Whether any message has this field."""
+        """Return whether any message has this field."""
         return number in self._numbers or number in self._spans or number in self._repeated
 
     def number(self, number: int) -> Words:
-        """A varint field of every message, 0 where it is absent."""
+        """Return a varint field's value in every message, 0 where it is absent."""
         return self._number(number)[0]
 
     def given(self, number: int) -> Flags:
-        """Whether each message has this varint field."""
+        """Return whether each message has this varint field."""
         return self._number(number)[1]
 
     def flag(self, number: int) -> Flags:
-        """A bool field of every message, False where it is absent."""
+        """Return a bool field's value in every message, False where it is absent."""
         flags: Flags = self.number(number) != 0
         return flags
 
     def spans(self, number: int) -> Spans:
-        """A bytes field of every message."""
+        """Return the spans of bytes field `number`, one per message; messages without the field have empty spans."""
         if number not in self._spans:
             none = np.zeros(self.count, np.int64)
             self._spans[number] = Spans(none, none.copy(), np.zeros(self.count, np.bool_))
         return self._spans[number]
 
     def repeated(self, number: int) -> Repeated:
-        """All occurrences of a repeated bytes field."""
+        """Return all occurrences of a repeated bytes field."""
         return self._repeated.setdefault(number, Repeated())
 
     def _number(self, number: int) -> tuple[Words, Flags]:
@@ -196,21 +198,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Shape:
-    """Which fields of a message type are wanted: its varint fields, its bytes fields, its repeated bytes fields."""
+    """Numbers of the fields to be read of a message type: varint fields, bytes fields, and repeated bytes fields."""
 
     numbers: frozenset[int]
     spans: frozenset[int]
     repeated: frozenset[int] = frozenset()
 
     def wire_type(self, number: int) -> int | None:
-        """The wire type a wanted field must have; None when the field is not wanted."""
+        """Return the wire type of a field to be read; None for other fields."""
         if number in self.numbers:
             return VARINT
         return BYTES if number in self.spans or number in self.repeated else None
 
 
 def read(data: Bytes, start: Ints, end: Ints, shape: Shape) -> Table:
-    """The wanted fields of the messages at `[start, end)`, arrays of shape (n,), offsets in bytes."""
+    """Read the fields of `shape` in the messages at `[start, end)`: arrays of shape (n,) with offsets in bytes."""
     table = Table(len(start))
     table.odd |= end < start
     messages = np.flatnonzero(start < end)
@@ -229,7 +231,10 @@ def read(data: Bytes, start: Ints, end: Ints, shape: Shape) -> Table:
 
 
 def _step(data: Bytes, table: Table, messages: Ints, at: Ints, stop: Ints, shape: Shape) -> Ints:
-    """Read one field of each message; returns where the next one begins, beyond `stop` for an odd message."""
+    """Read the field at `at` of each message.
+
+    Return the offset of each message's next field. It is beyond `stop` for an odd message.
+    """
     tags: NDArray[Any] = data.u8[at]
     if int(tags.min()) == int(tags.max()) < 128:
         return _field(data, table, messages, at, stop, shape, int(tags[0]))
@@ -243,7 +248,10 @@ def _step(data: Bytes, table: Table, messages: Ints, at: Ints, stop: Ints, shape
 
 
 def _field(data: Bytes, table: Table, messages: Ints, at: Ints, stop: Ints, shape: Shape, tag: int) -> Ints:
-    """One field with the same tag (one byte, or two with the second above) in all `messages`."""
+    """Read one field that has the same tag in all `messages`.
+
+    The tag has one byte, or two bytes of which the second one is in bits 8 to 15.
+    """
     tag_bytes = 1 if tag < 128 else 2
     key = tag if tag < 128 else (tag & 0x7F) | (tag >> 8) << 7
     number, wire_type = key >> 3, key & 7

@@ -1,11 +1,10 @@
-"""Blocks to rows: where each message of a run of blocks lies, and what its metadata says, as arrays.
+"""Blocks to rows: the offsets and the metadata of each message in a run of blocks, as arrays.
 
-1. the blocks' tables give each entry's place, id and message index (`entries_of`);
+1. the blocks' tables give each entry's offset, id and message index (`entries_of`);
 2. the entries' metadata is read by columns (`read_metadata`);
-3. compressed payloads are inflated after the others, batches are split and their messages' headers read by columns
-   (`rows_of`).
+3. compressed payloads are decompressed, batches are split, and their messages' headers are read by columns (`rows_of`).
 
-An entry that is not what these expect raises `Odd` with a flag for each: the plain decoder takes those.
+If there are unexpected entries, these steps raise `Odd`, which flags them; the plain decoder decodes them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _COMPRESSION, _UNCOMPRESSED_SIZE, _BATCH_COUNT, _EVENT_TIME = 8, 9, 11, 12
 SCHEMA_VERSION, _KEY_IS_BASE64, _NULL_VALUE = 16, 17, 25
 _CHUNK_NUMBERS: Final = (27, 28, 29)
 _ODD_SPANS: Final = (5, 7, 13, 14, 26)
-"""Replication, encryption, a chunk's uuid: an entry with one of these goes to the plain decoder."""
+"""Fields of replication, encryption and chunks: the plain decoder decodes an entry with one of these."""
 
 _METADATA: Final = Shape(
     numbers=frozenset(
@@ -45,7 +44,7 @@ _METADATA: Final = Shape(
 
 
 class Odd(Exception):
-    """Some entries need the plain decoder; `entries` has a flag for each entry of the run."""
+    """Signal that entries need the plain decoder; `entries` has a flag for each entry of the run."""
 
     def __init__(self, entries: Flags) -> None:
         super().__init__()
@@ -66,20 +65,20 @@ class Entries(NamedTuple):
         return Entries(self.data, *(column[first:last] for column in self[1:]))
 
     def alone(self) -> Entries:
-        """The same in a buffer without what lies before and after them; nothing is copied."""
+        """Return the entries in a buffer without the bytes before and after them; nothing is copied."""
         begin, end = int(self.start[0]), int(self.end[-1])
         data = Bytes(memoryview(self.data.data)[begin:end])
         return self._replace(data=data, start=self.start - begin, end=self.end - begin)
 
 
 class Rows(NamedTuple):
-    """Messages, as places in a buffer; arrays of shape (m,) unless told otherwise, offsets in bytes."""
+    """Messages as offsets in a buffer, in bytes. Arrays have shape (m,) unless stated otherwise."""
 
     data: Bytes
     entry: Ints
-    """Which entry of the run."""
+    """Number of each message's entry in the run of entries."""
     number: Ints
-    """Which message of its entry."""
+    """Number of each message in its entry."""
     batch_index: Ints
     value: tuple[Ints, Ints]
     value_null: Flags
@@ -91,14 +90,34 @@ class Rows(NamedTuple):
     event_time_ms: Ints
     sequence: Ints
     hidden: Flags
-    """Compacted away within its batch: no row."""
+    """True for messages that a producer or the broker marked as compacted out within their batch; they are not rows."""
+
+    def where(self, keep: Flags) -> Rows:
+        """Return the rows whose flag in `keep` is true."""
+        owner, start, end = self.properties
+        of_kept = keep[owner]
+        return Rows(
+            data=self.data,
+            entry=self.entry[keep],
+            number=self.number[keep],
+            batch_index=self.batch_index[keep],
+            value=(self.value[0][keep], self.value[1][keep]),
+            value_null=self.value_null[keep],
+            key=(self.key[0][keep], self.key[1][keep]),
+            key_given=self.key_given[keep],
+            key_is_base64=self.key_is_base64[keep],
+            properties=((np.cumsum(keep) - 1)[owner[of_kept]], start[of_kept], end[of_kept]),
+            event_time_ms=self.event_time_ms[keep],
+            sequence=self.sequence[keep],
+            hidden=self.hidden[keep],
+        )
 
 
 # -- step 1: entries -------------------------------------------------------------------------------------
 
 
 def entries_of(blocks: Buffer, ledger_id: int) -> Entries:
-    """All entries of a run of at least one whole block of `ledger_id`. Raises `BlockError` for anything else."""
+    """Return all entries of one or more whole blocks of `ledger_id`. Raises `BlockError` for other bytes."""
     found = [
         (offset, offset + header.entries_offset, header.entry_count, header.first_entry, header.first_index)
         for offset, header in block.scan(blocks)
@@ -121,7 +140,7 @@ def entries_of(blocks: Buffer, ledger_id: int) -> Entries:
 
 
 def _stray(found: int, wanted: int) -> bool:
-    raise block.BlockError(f"a block of ledger {found} lies among those of {wanted}")
+    raise block.BlockError(f"found a block of ledger {found} among the blocks of ledger {wanted}")
 
 
 # -- step 2: metadata ------------------------------------------------------------------------------------
@@ -130,15 +149,15 @@ def _stray(found: int, wanted: int) -> bool:
 class Metadata(NamedTuple):
     table: Table
     payload: Ints
-    """Where each entry's payload begins; it goes to the entry's end."""
+    """Offset of each entry's payload, which ends with the entry."""
     publish_time_ms: Ints
     inflated_bytes: int
     messages: int
-    """How many the entries say to have."""
+    """Number of messages according to the entries' metadata."""
 
 
 def read_metadata(entries: Entries) -> Metadata:
-    """The entries' metadata by columns. Raises `Odd`."""
+    """Read the entries' metadata by columns. Raises `Odd`."""
     data = entries.data
     begin = entries.start + _OPENING_BYTES
     odd = begin > entries.end
@@ -169,7 +188,7 @@ def read_metadata(entries: Entries) -> Metadata:
 
 
 def _inflate(entries: Entries, metadata: Metadata) -> tuple[Bytes, Ints, Ints]:
-    """(data, start, end) of the payloads, compressed ones inflated after the rest of the data. Raises `Odd`."""
+    """Return (data, start, end) of the payloads. Decompressed payloads are appended to `data`. Raises `Odd`."""
     compressed = np.flatnonzero(metadata.table.number(_COMPRESSION))
     start, end = metadata.payload, entries.end
     if not len(compressed):
@@ -197,7 +216,7 @@ def _inflate(entries: Entries, metadata: Metadata) -> tuple[Bytes, Ints, Ints]:
 
 
 def rows_of(entries: Entries, metadata: Metadata) -> Rows:
-    """The messages of all entries. Raises `Odd`."""
+    """Return the messages of all entries. Raises `Odd`."""
     data, start, end = _inflate(entries, metadata)
     is_batch = metadata.table.given(_BATCH_COUNT) if metadata.table.has(_BATCH_COUNT) else None
     if is_batch is None or not is_batch.any():
@@ -218,15 +237,15 @@ def rows_of(entries: Entries, metadata: Metadata) -> Rows:
 
 
 def _single_rows(data: Bytes, start: Ints, end: Ints, table: Table, entry: Ints) -> Rows:
-    """The rows of the unbatched entries `entry`."""
+    """Return the rows of the unbatched entries `entry`."""
     key = table.spans(_KEY)
     nothing = np.zeros(len(entry), np.int64)
     owner, begin, stop = table.repeated(_PROPERTIES).sorted()
     if len(entry) != len(start):
         row_of = np.full(len(start), -1)
         row_of[entry] = np.arange(len(entry))
-        ours = row_of[owner] >= 0
-        owner, begin, stop = row_of[owner[ours]], begin[ours], stop[ours]
+        is_single = row_of[owner] >= 0
+        owner, begin, stop = row_of[owner[is_single]], begin[is_single], stop[is_single]
     return Rows(
         data=data,
         entry=entry,
@@ -245,7 +264,7 @@ def _single_rows(data: Bytes, start: Ints, end: Ints, table: Table, entry: Ints)
 
 
 def _batch_rows(data: Bytes, singles: Singles, batch: Ints, counts: Ints, table: Table) -> Rows:
-    """The rows of the entries `batch`."""
+    """Return the rows of the batched entries `batch`."""
     headers = singles.table
     key = headers.spans(batches.KEY)
     number = np.arange(len(singles.batch)) - (np.cumsum(counts) - counts)[singles.batch]
@@ -270,7 +289,7 @@ def _batch_rows(data: Bytes, singles: Singles, batch: Ints, counts: Ints, table:
 
 
 def _merge(a: Rows, b: Rows) -> Rows:
-    """The rows of both, in the order of entries."""
+    """Merge the rows of `a` and `b`, in the order of entries."""
     count = len(a.entry)
     order = np.lexsort((np.concatenate((a.number, b.number)), np.concatenate((a.entry, b.entry))))
     place = np.empty_like(order)

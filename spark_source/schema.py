@@ -1,4 +1,4 @@
-"""The columns of a row, as Arrow and as Spark know them. One row is one message.
+"""The columns of a row, in Arrow and in Spark. One row is one message.
 
 | column | type | is |
 |---|---|---|
@@ -6,26 +6,28 @@
 | partition | int | N of `-partition-N`; -1 for a topic without partitions |
 | ledger, entry | bigint | the entry's position |
 | batch_index | int | place in the entry's batch, -1 when the entry is one message |
-| message_index | bigint | topic-wide (per partition) index, without gaps but for trimmed and compacted messages |
-| key | binary | the partition key, its base64 decoded where the producer says it is base64; null: none |
+| message_index | bigint | topic-wide (per partition) index; gaps are trimmed or compacted messages, and chunks |
+| key | binary | the partition key, decoded if the producer marked it as base64; null: no key |
 | value | binary | the payload, decompressed; null for a null value (a tombstone); typed with `value_schema` |
 | properties | map<string,string> | the message's properties; empty when it has none |
-| publish_time | timestamp | the producer's clock |
-| event_time | timestamp | set by the application; null: not set |
+| publish_time | timestamp | time of publishing by the producer's clock |
+| event_time | timestamp | set by the application; null: not set, or beyond any timestamp |
 | producer | string | the producer's name |
 | sequence | bigint | the producer's sequence id |
 | value_error | string | only with `value_schema` and `on_bad_value=null`: why a value or key does not fit its schema |
 | undecoded | string | only with `on_undecodable=raw`: why the entry could not be decoded, null for all others |
 
-With `on_undecodable=raw` an entry that cannot be decoded is one row: `value` holds the whole entry as it is
-stored (from its magic 0x0e01 on), `undecoded` the reason; key, properties, times, producer and sequence are null.
+With `on_undecodable=raw` an entry that cannot be decoded is one row: `value` has the whole stored entry (from its
+magic 0x0e01 on), `undecoded` the reason; key, properties, times, producer and sequence are null.
 
 A message that its producer sent in chunks (it was larger than `max_message_size`) is one row, with the position, index
-and times of its last chunk; see `chunks`. With `chunks=raw` each chunk is one row, in order: its `value` is its piece
-of the payload *as sent*, still compressed when the producer compresses, and its properties have four more entries that
-say how to join: `quire.chunk.uuid`, `quire.chunk.id`, `quire.chunk.count`, `quire.chunk.compression`.
+and times of its last chunk; see `chunks`. With `chunks=raw` each chunk is one row, in order. Its `value` is its part of
+the payload *as sent*, still compressed if the producer compresses. Four more properties contain what is needed to join
+chunks: `quire.chunk.uuid`, `quire.chunk.id`, `quire.chunk.count`, `quire.chunk.compression`.
 
-Arrow types must be exactly what Spark derives from its own (no large types, no dictionaries, microseconds in UTC).
+In keys, properties and names, U+FFFD replaces bytes that are not UTF-8, as in Pulsar's Java client.
+
+Arrow types must be exactly those that Spark derives from its own: no large types, no dictionaries, microseconds in UTC.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 UNDECODED: Final = "undecoded"
 VALUE_ERROR: Final = "value_error"
 SCHEMA_VERSION: Final = "schema_version"
-"""By which version of its topic's schema a message was written, as the wire has it; for our own use."""
+"""Internal column: version of the topic's schema that a message was written with, in its encoding on the wire."""
 
 REMOVES: Final = "removes"
-"""Whether a message has no value, and so removes its key from a compacted topic; for our own use."""
+"""Internal column: true if a message has no value, and so removes its key from a compacted topic."""
 VALUE_BYTES: Final = "value_bytes"
-"""How long a value is, null for none; for our own use."""
+"""Internal column: length of a value in bytes, null for a null value."""
 
 FIELDS: Final = {
     "topic": pa.string(),
@@ -83,10 +85,10 @@ _SPARK: Final = {
 
 
 def arrow(columns: Sequence[str], typed: Mapping[str, pa.DataType] = MappingProxyType({})) -> pa.Schema:
-    """The Arrow schema of these columns; `typed` are the types of keys and values that are not bytes."""
+    """Return the Arrow schema of these columns; `typed` are the types of keys and values that are not bytes."""
     return pa.schema([(name, typed.get(name, FIELDS[name])) for name in columns])
 
 
 def ddl(columns: Sequence[str], typed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The same in Spark's words."""
+    """Return the Spark DDL of these columns; `typed` are the types of keys and values that are not bytes."""
     return ", ".join(f"`{name}` {typed.get(name) or _SPARK[FIELDS[name]]}" for name in columns)

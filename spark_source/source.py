@@ -1,7 +1,12 @@
-"""What Spark calls: the data source and its reader; the reader of streams is `stream.reader`.
+"""Data source of Spark and its batch reader; the stream reader is in `stream.reader`.
 
-Spark pickles the reader's plan to other processes, so nothing here is held open. There is no filter pushdown (PySpark
-4.3's leaks a pushed filter into other scans of the same DataFrame, silently); ranges and columns are options instead.
+The classes extend PySpark's [`DataSource`] and [`DataSourceReader`]. Spark pickles the reader's plan to other
+processes, so nothing here is kept open. `pushFilters` ([SPARK-51271]) is not implemented: PySpark 4.3 silently applies
+a pushed filter to other scans of the same DataFrame, too. Ranges and columns are options instead.
+
+[`DataSource`]: https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/api/pyspark.sql.datasource.DataSource.html
+[`DataSourceReader`]: https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/api/pyspark.sql.datasource.DataSourceReader.html
+[SPARK-51271]: https://issues.apache.org/jira/browse/SPARK-51271
 """
 
 from __future__ import annotations
@@ -32,46 +37,46 @@ class QuireDataSource(DataSource):
         return "quire"
 
     def schema(self) -> str:
-        return ddl(_whole(parse(self.options)))
+        return ddl(_resolved(parse(self.options)))
 
     def reader(self, schema: StructType) -> QuireReader:
-        return QuireReader(_fitting(for_batch(self.options), schema))
+        return QuireReader(_checked(for_batch(self.options), schema))
 
     def streamReader(self, schema: StructType) -> QuireStreamReader:
-        return QuireStreamReader(_fitting(for_stream(self.options), schema))
+        return QuireStreamReader(_checked(for_stream(self.options), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> QuireWriter:
-        return QuireWriter(sink.parse(self.options), schema, overwrite=overwrite)
+        return QuireWriter(sink.parse(self.options, rows_name_topics=True), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QuireStreamWriter:
-        return QuireStreamWriter(sink.parse(self.options), schema, overwrite=overwrite)
+        return QuireStreamWriter(sink.parse(self.options, rows_name_topics=True), schema, overwrite=overwrite)
 
 
-def _whole(options: Options) -> Options:
-    """With what the broker has to say to them."""
+def _resolved(options: Options) -> Options:
+    """Request the schema of the values from the broker, and return the options with it."""
     return with_value_schema(options, options.broker)
 
 
-def _fitting(options: Options, wanted: StructType) -> Options:
-    """With what the broker has to say to them, which may have changed since Spark asked for the columns."""
+def _checked(options: Options, wanted: StructType) -> Options:
+    """Return `_resolved(options)`. Raises `ConfigurationError` if the schema has changed since Spark read it."""
     if tuple(wanted.fieldNames()) != options.columns:
         raise ConfigurationError(
             f"format quire has the columns {', '.join(options.columns)}; choose among them with the option "
             "columns instead of a schema"
         )
-    options = _whole(options)
+    options = _resolved(options)
     typed = {} if options.typed is None else options.typed.parts
     for name, part in typed.items():
         if name in options.columns and wanted[name].dataType.simpleString() != part.column.spark:
             raise ConfigurationError(
-                f"the schema of the topic's {name}s is not the one any more that the query was made with; load it "
-                "anew, or name a version in value_schema"
+                f"the schema of the topic's {name}s has changed since the query was created; load it again, or set "
+                "a version in value_schema"
             )
     return options
 
 
 class QuireReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Reader of batches: it plans on the driver, and reads on the executors."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -81,5 +86,5 @@ class QuireReader(DataSourceReader):
         return [QuirePartition(task) for task in tasks(pieces, self.options)] or [QuirePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; none where there is nothing to read."""
+        """Yield the rows of one task, if any."""
         return read_task(partition.value, self.options)

@@ -1,7 +1,7 @@
-"""What a task of a batch or of a stream does: its slices' blocks to record batches.
+"""Tasks of batches and streams: from a task's slices to record batches.
 
-It runs in another process than the plan, on pickled slices, and keeps nothing. It is a generator: a LIMIT ends it with
-GeneratorExit, and what it had begun to read ends with it.
+A task runs in another process than planning, on pickled slices, and keeps no state. It is a generator: at a LIMIT,
+Spark closes it, and the `GeneratorExit` also stops reading ahead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from quire.spark_source.chunks import Chunks
 from quire.spark_source.compacted import LastOfKey
 from quire.spark_source.decode import Decoder
 from quire.spark_source.decrypting import decryptor_of
+from quire.spark_source.filters import EVERYTHING, Filter
 from quire.spark_source.options import Options
 from quire.spark_source.plan import Slice, report_loss
 from quire.spark_source.sidecar.choose import Span
@@ -25,9 +26,10 @@ from quire.spark_source.values import Values
 
 
 class QuirePartition(InputPartition):
-    """One task's slices; none in the only partition of a plan that has nothing to read.
+    """Slices of one task, as Spark's partition.
 
-    Without any partition, versions of PySpark differ in what they give to `read`: None itself, or a partition of it.
+    A plan with nothing to read has one partition without slices. Without any partition, some versions of PySpark would
+    pass None to `read`, and others a partition of None.
     """
 
     def __init__(self, task: tuple[Slice, ...]) -> None:
@@ -35,7 +37,7 @@ class QuirePartition(InputPartition):
 
 
 def read_task(task: Sequence[Slice], options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of one task's slices, one after the other."""
+    """Yield the rows of one task's slices, one after the other."""
     reading = _Reading(options)
     if options.compacted:
         yield from reading.compacted(task)
@@ -45,14 +47,14 @@ def read_task(task: Sequence[Slice], options: Options) -> Iterator[pa.RecordBatc
 
 
 def read_slice(piece: Slice, options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of one slice. Raises `ConfigurationError` with `compacted`, which is of a whole partition."""
+    """Yield the rows of one slice. Raises `ConfigurationError` with `compacted`, which needs a whole partition."""
     if options.compacted:
-        raise ConfigurationError("option compacted is for reading a topic with spark.read; leave it out here")
+        raise ConfigurationError("option compacted is for reading a topic with spark.read; omit it here")
     return read_task((piece,), options)
 
 
 class _Reading:
-    """What the slices of a task have in common."""
+    """State shared by the slices of a task."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -62,36 +64,36 @@ class _Reading:
         self._arrow = schema.arrow(options.columns)
 
     def rows(self, piece: Slice) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice, from its sidecar as far as that has them."""
+        """Yield the rows of a slice, from its sidecar where possible."""
         columns, chunks = self._needed(piece), self._chunks_of(piece)
         for step in steps(piece, self._options):
             if isinstance(step, Span):
-                for batch in self._decoded(piece.part(*step), columns, chunks):
+                for batch in self._decoded(piece.part(*step), columns, chunks, self._options.filter):
                     yield from self._finished(piece, batch)
             else:
                 yield step
 
     def compacted(self, task: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """See `compacted`; the slices are all of one partition's range."""
+        """Yield the last row of each key, see `compacted`. `task` contains a partition's whole range."""
         last = LastOfKey()
         for piece in task:
             for batch in self._decoded(piece, compacted.COLUMNS, self._chunks_of(piece)):
                 last.note(batch)
         for piece in task:
             columns = tuple(dict.fromkeys((*self._needed(piece), "key", "message_index")))
-            for batch in self._decoded(piece, columns, self._chunks_of(piece)):
+            for batch in self._decoded(piece, columns, self._chunks_of(piece), self._options.filter):
                 yield from self._finished(piece, last.kept(batch))
 
     def _needed(self, piece: Slice) -> tuple[str, ...]:
-        """The columns that the decoder has to give for those of the user."""
+        """Return the columns that the decoder must return to produce the user's columns."""
         values = self._values_of(piece)
         columns = self._options.columns if values is None else values.columns
         return tuple(dict.fromkeys((*columns, *self._options.filter.columns)))
 
     def _decoded(
-        self, piece: Slice, columns: Sequence[str], chunks: Chunks | None
+        self, piece: Slice, columns: Sequence[str], chunks: Chunks | None, filter_: Filter = EVERYTHING
     ) -> Iterator[pa.RecordBatch]:
-        """These columns of a slice."""
+        """Decode these columns of a slice."""
         options = self._options
         decoder = Decoder(
             columns,
@@ -102,6 +104,7 @@ class _Reading:
             skip_lost=options.skip_lost,
             chunks=chunks,
             decryptor=self._decryptor,
+            filter_=filter_,
         )
         try:
             for blocks in fetch.blocks(piece, self._broker, options.archive):
@@ -110,11 +113,10 @@ class _Reading:
             report_loss(str(error), options)
 
     def _finished(self, piece: Slice, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What the user gets of a batch with at least the columns `_needed`: never an empty one."""
-        wanted = self._options.filter.wanted(batch)
-        if wanted.num_rows:
+        """Yield the user's columns of a decoded batch, which has the columns `_needed`; nothing if it is empty."""
+        if batch.num_rows:
             values = self._values_of(piece)
-            yield wanted.select(self._arrow.names) if values is None else values.typed(wanted)
+            yield batch.select(self._arrow.names) if values is None else values.typed(batch)
 
     def _chunks_of(self, piece: Slice) -> Chunks | None:
         if not self._options.join_chunks:

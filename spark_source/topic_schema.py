@@ -1,14 +1,12 @@
-"""What the keys and values of a topic are, by a version of its schema: as columns, and how their bytes are read.
+"""Types of a topic's keys and values by a version of its schema: their columns, and parsers of their bytes.
 
 | the topic's schema | `value` | `key` |
 |---|---|---|
-| AVRO, JSON | as `avro_types` has them | bytes |
+| AVRO, JSON | see `avro_types` | bytes |
 | STRING, BOOLEAN, INT8 … INT64, FLOAT, DOUBLE | string, boolean, tinyint … bigint, float, double | bytes |
 | KEY_VALUE of two of these, or of bytes | the pair's value | the pair's key |
 
-The two parts of a pair are both in the payload (INLINE), or the key is the message's key (SEPARATED):
-
-    inline payload    4 length, the key, 4 length, the value; big-endian, and a length of -1 is null
+The payload contains both parts of a pair (INLINE, see `wire.key_value`), or the key is the message's key (SEPARATED).
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ import pyarrow as pa
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source.avro_types import ColumnType, column_type
 
-_LENGTH: Final = Struct(">i")
-
 
 def _same(value: Any) -> Any:
     return value
@@ -40,7 +36,9 @@ def _unpacked(layout: str) -> Callable[[bytes], Any]:
         try:
             return packed.unpack(payload)[0]
         except StructError:
-            raise ValueError(f"it has {len(payload)} bytes instead of {packed.size}") from None
+            raise ValueError(
+                f"the value has {len(payload)} bytes, and its schema needs {packed.size}"
+            ) from None
 
     return read
 
@@ -63,22 +61,22 @@ _PLAIN: Final[Mapping[str, tuple[ColumnType, Callable[[bytes], Any]]]] = {
 
 @dataclass(frozen=True)
 class PartSchema:
-    """What a key or a value is; a plain thing, which crosses to the tasks."""
+    """Schema of keys or of values. It is pickled to the tasks."""
 
     kind: str
-    """AVRO, JSON, or one of those without a definition."""
+    """AVRO, JSON, or a primitive type such as INT32, which has no definition."""
     definition: str
     name: str = "value"
-    """The column."""
+    """Name of the column: `key` or `value`."""
 
     @property
     def column(self) -> ColumnType:
-        """Raises `ConfigurationError` for what no column can hold."""
+        """Type of the column. Raises `ConfigurationError` if no column can represent the schema."""
         return _column_of(self)
 
     @property
     def read(self) -> Callable[[bytes], Any] | None:
-        """Bytes as Python objects, where no writer's definition is needed. Raises `ValueError`."""
+        """Parser of bytes, which raises `ValueError`; None for Avro, which needs the writer's definition."""
         return json.loads if self.kind == "JSON" else None if self.kind == "AVRO" else _PLAIN[self.kind][1]
 
 
@@ -86,26 +84,29 @@ class PartSchema:
 def _column_of(one: PartSchema) -> ColumnType:
     if one.kind in _PLAIN:
         return _PLAIN[one.kind][0]
-    return column_type(json.loads(one.definition), is_json=one.kind == "JSON", path=one.name)
+    return column_type(one.definition, is_json=one.kind == "JSON", path=one.name)
 
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """One version. `key` None: keys are bytes."""
+    """One version of a topic's schema. If `key` is None, keys are bytes."""
 
     value: PartSchema
     key: PartSchema | None = None
     is_inline: bool = False
-    """Key and value are both in the payload."""
+    """True if the payload contains both key and value."""
 
     @property
     def parts(self) -> Mapping[str, PartSchema]:
-        """Those that have a schema, by their columns."""
+        """Schemas of the value and of the key, if it has one, by the names of their columns."""
         return {one.name: one for one in (self.value, self.key) if one is not None}
 
 
 def topic_schema(topic: str, answer: Mapping[str, Any]) -> TopicSchema:
-    """By what the broker says of a version. Raises `ConfigurationError` for what no column can hold."""
+    """Parse the broker's response for one version of a schema.
+
+    Raises `ConfigurationError` if no column can represent the schema.
+    """
     if answer["type"] != "KEY_VALUE":
         return TopicSchema(_part("value", answer["type"], answer["data"], topic))
     data, properties = json.loads(answer["data"]), answer.get("properties", {})
@@ -129,24 +130,3 @@ def _part(name: str, kind: str, definition: str, topic: str) -> PartSchema:
 
 def _text(part: Any) -> str:
     return part if isinstance(part, str) else json.dumps(part)
-
-
-def pair(payload: bytes) -> tuple[bytes | None, bytes | None]:
-    """Key and value of an inline payload. Raises `ValueError`."""
-    key, at = _take(payload, 0)
-    value, at = _take(payload, at)
-    if at != len(payload):
-        raise ValueError(f"{len(payload) - at} bytes are left over after key and value")
-    return key, value
-
-
-def _take(payload: bytes, at: int) -> tuple[bytes | None, int]:
-    if at + _LENGTH.size > len(payload):
-        raise ValueError("key and value are cut short")
-    (size,) = _LENGTH.unpack_from(payload, at)
-    at += _LENGTH.size
-    if size < 0:
-        return None, at
-    if at + size > len(payload):
-        raise ValueError("key and value are cut short")
-    return payload[at : at + size], at + size

@@ -1,17 +1,17 @@
-"""Keys and values as their topic's schema has them: the columns are typed, instead of bytes.
+"""Keys and values typed by their topic's schema, instead of bytes.
 
-Each message says by which version of the topic's schema it was written; the columns have one version, the newest or the
-one that the user names. Avro is read by the writer's definition, which a task asks the broker for once a version, and
-then taken by the names of the fields; JSON by the names alone. See `topic_schema` and `avro_types`.
+Each message contains the version of the topic's schema that it was written with. The columns have the types of one
+version: the newest, or the one that the user selects. An Avro value is read by the writer's definition, which a task
+requests once for each version, and then converted by the names of its fields. A JSON value is converted by the names
+alone. See `topic_schema` and `avro_types`.
 
-The bytes come from the decoder as ever. So the rows are the same rows, and a key or value that does not fit its schema
-ends the query, or is null and says why in `value_error`.
+The decoder produces the same rows as without a schema. A key or value that does not fit its schema ends the query, or
+is null, with the reason in `value_error`.
 """
 
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,28 +20,29 @@ import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError
 from quire.spark_source import schema
-from quire.spark_source.avro_types import readable
+from quire.spark_source.avro_types import written_with
 from quire.spark_source.broker import Broker
 from quire.spark_source.options import Options
 from quire.spark_source.plan import topics_of
-from quire.spark_source.topic_schema import PartSchema, TopicSchema, pair, topic_schema
+from quire.spark_source.topic_schema import PartSchema, TopicSchema, topic_schema
+from quire.wire import key_value
 
 _PLACE: Final = ("ledger", "entry", "batch_index")
 _REFUSED: Final = (ValueError, TypeError, ArithmeticError, EOFError, LookupError, RecursionError)
-"""What values raise that are not what they should be; fastavro, json and Arrow have no one error for it."""
+"""Errors of fastavro, json and Arrow for values that do not fit; these have no common class."""
 
 _Found = tuple[Any, str | None]
-"""A key or value as Arrow takes it, and what is wrong with it."""
+"""A converted key or value, or null and the reason why the key or value does not fit its schema."""
 
 
 class BadValue(QuireError):
-    """A key or value that its schema does not fit."""
+    """Error for a key or value that does not fit its schema."""
 
 
 def with_value_schema(options: Options, broker: Broker) -> Options:
-    """The options with the schema that all the topics have, by what `value_schema` says.
+    """Return the options with the common schema of the topics, as `value_schema` selects it.
 
-    Raises `ConfigurationError` where there is none, or not one.
+    Raises `ConfigurationError` if a topic has no schema, or the topics have different ones.
     """
     if options.value_schema is None:
         return options
@@ -55,14 +56,12 @@ def with_value_schema(options: Options, broker: Broker) -> Options:
             f"topics {one} and {other} have different schemas, and value is one column; read them one by one"
         )
     if not found:
-        raise ConfigurationError(
-            "no topic is there yet whose schema values could have; use value_schema=none"
-        )
+        raise ConfigurationError("no topic exists yet, so values have no schema; use value_schema=none")
     return replace(options, typed=next(iter(found)))
 
 
 def ddl(options: Options) -> str:
-    """The columns of a query, of whose schema is known what there is to know, in Spark's words."""
+    """Return the columns of a query as Spark's DDL. `options.typed` must have been set by `with_value_schema`."""
     typed = {} if options.typed is None else options.typed.parts
     return schema.ddl(options.columns, {name: part.column.ddl for name, part in typed.items()})
 
@@ -75,7 +74,7 @@ def _schema_of(topic: str, number: int | None, broker: Broker) -> TopicSchema:
 
 
 class Values:
-    """Makes the keys and values of one topic's record batches typed."""
+    """Converter of the keys and values in one topic's record batches."""
 
     def __init__(self, options: Options, topic: str, broker: Broker) -> None:
         assert options.typed is not None
@@ -93,13 +92,13 @@ class Values:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What the decoder has to give."""
+        """Names of the columns that the decoder must return: the requested ones, and those needed to convert values."""
         wanted = [name for name in self._options.columns if name != schema.VALUE_ERROR]
         more = ("key", "value", schema.SCHEMA_VERSION, *_PLACE)
         return (*wanted, *(name for name in more if name not in wanted))
 
     def typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the columns that the user wants. Raises `BadValue` where that ends the query."""
+        """Return the batch with the requested columns. Raises `BadValue` for a bad value unless `on_bad_value=null`."""
         versions = batch.column(schema.SCHEMA_VERSION).to_pylist()
         made: dict[str, pa.Array] = {}
         errors: list[str | None] = [None] * batch.num_rows
@@ -114,7 +113,7 @@ class Values:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def _payloads(self, batch: pa.RecordBatch) -> dict[str, Sequence[bytes | ValueError | None]]:
-        """The bytes of each column, or what keeps them from being known."""
+        """Return the bytes of the keys and of the values; for an invalid pair of key and value, the error."""
         values = batch.column("value").to_pylist()
         if not self._is_inline:
             return {"key": batch.column("key").to_pylist(), "value": values}
@@ -122,7 +121,7 @@ class Values:
         return {"key": [key for key, _ in pairs], "value": [value for _, value in pairs]}
 
     def _note(self, name: str, found: Sequence[str | None], errors: list[str | None]) -> None:
-        """A row's first error is what is told of it; which column it is of must be said when there are two."""
+        """Record the first error of each row, prefixed with the column's name unless that is `value`."""
         for at, error in enumerate(found):
             if error is not None and errors[at] is None:
                 errors[at] = error if name == "value" else f"{name}: {error}"
@@ -134,19 +133,19 @@ class Values:
                 place = f"{ledger}:{entry}" + ("" if index < 0 else f":{index}")
                 raise BadValue(
                     f"the value of message {place} of {self._topic} does not fit its schema: {error}; option "
-                    "on_bad_value=null leaves it empty and says why in value_error"
+                    "on_bad_value=null sets it to null and explains why in value_error"
                 )
 
 
 def _pair(payload: bytes | None) -> tuple[bytes | ValueError | None, bytes | ValueError | None]:
     try:
-        return (None, None) if payload is None else pair(payload)
+        return (None, None) if payload is None else key_value.split(payload)
     except ValueError as error:
         return error, error
 
 
 class _Part:
-    """The keys, or the values."""
+    """Converter of one column: the keys or the values."""
 
     def __init__(self, part: PartSchema, versions: _Versions) -> None:
         self._part = part
@@ -161,7 +160,7 @@ class _Part:
     def array(
         self, payloads: Sequence[bytes | ValueError | None], versions: Sequence[bytes | None]
     ) -> tuple[pa.Array, list[str | None]]:
-        """What is to be a column, and what is wrong with each."""
+        """Return the column, and for each row the reason why its value does not fit."""
         found = list(map(self._value, payloads, versions))
         try:
             values = pa.array([value for value, _ in found], self.type)
@@ -179,7 +178,7 @@ class _Part:
             return None, str(error) or type(error).__name__
 
     def _alone(self, value: Any, error: str | None) -> _Found:
-        """A value, if Arrow takes it."""
+        """Return the value and its error if Arrow accepts the value, else null and Arrow's reason."""
         try:
             pa.array([value], self.type)
         except _REFUSED as refused:
@@ -192,8 +191,8 @@ class _Part:
         return self._readers[version](payload)
 
     def _avro_reader(self, version: bytes | None) -> Callable[[bytes], Any]:
-        """What reads the values of one version. A message that names none was written by the column's own."""
-        import fastavro  # only who reads Avro needs it
+        """Return the parser of values of a version. A message without one was written with the column's version."""
+        import fastavro  # needed only for Avro
 
         definition = self._part.definition
         if version:
@@ -202,7 +201,7 @@ class _Part:
             if written is None:
                 return _unknown(number)
             definition = written.definition
-        parsed = fastavro.parse_schema(readable(json.loads(definition)))
+        parsed = fastavro.parse_schema(written_with(definition))
 
         def read(payload: bytes) -> Any:
             stream = io.BytesIO(payload)
@@ -215,7 +214,7 @@ class _Part:
 
 
 class _Versions:
-    """The versions of a topic's schema, each asked for once."""
+    """Cache of the versions of a topic's schema."""
 
     def __init__(self, own: TopicSchema, topic: str, broker: Broker) -> None:
         self._own = own
@@ -224,7 +223,7 @@ class _Versions:
         self._found: dict[int, TopicSchema | None] = {}
 
     def part(self, number: int, name: str) -> PartSchema | None:
-        """A version's key or value, if it is of the kind that the column is of."""
+        """Return a version's schema of keys or values; None if its kind (such as AVRO) is not the column's."""
         if number not in self._found:
             self._found[number] = self._ask(number)
         found = self._found[number]
@@ -240,6 +239,6 @@ class _Versions:
 
 def _unknown(number: int) -> Callable[[bytes], Any]:
     def read(payload: bytes) -> Any:
-        raise ValueError(f"it was written by version {number} of the schema, which the topic has no more")
+        raise ValueError(f"it was written by version {number} of the schema, which the topic no longer has")
 
     return read

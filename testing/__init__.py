@@ -1,16 +1,17 @@
-"""Fakes of everything that Quire reaches the world by, for its own tests and for those of programs that use it.
+"""Fakes of Quire's external dependencies, for its own tests and for tests of programs that use it.
 
-A fake keeps the promises of the real thing: the same contract tests (`tests/contracts`) run on both. All of them
-live in one process, on the event loop's time, and fail when they are told to.
+A fake keeps the contract of the real implementation: the same contract tests (`tests/contracts`) run on both. Fakes run
+in one process, on the event loop, and a test can inject faults.
 
-    disk               a disk that tears, loses and flips bytes, and a power switch
+    disk               a disk that tears writes, and loses and flips bytes, and its power supply
     index              a bookie's index
-    node               a bookie's machine: its disks and its index crash together
+    node               a bookie's machine, whose disks and index crash together
     metadata           a metadata store
     objects            an object store
+    place              a place whose stores are trusted without a cluster's marker
     bookie             bookies that keep blocks in memory
-    network            what lies between a writer and its bookies: delays, losses, duplicates
-    cluster            bookies, metadata store and `Ledgers`, joined
+    network            the network between a writer and its bookies, with delays and losses
+    cluster            bookies, a metadata store, and `Ledgers` over both
     zookeeper_server   a real ZooKeeper from PySpark's jars, for `quire local` and for tests
 
 A ledger over three bookies, of which one is slow and one dies:

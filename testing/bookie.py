@@ -1,15 +1,16 @@
-"""A bookie in memory, with the rules of a real one and faults at will. Shipped, because simulations need it too.
+"""Bookie in memory, with the rules of a real bookie and injectable faults.
 
-State changes when a request arrives, in one step; the answer travels separately, through `deliver`, which a test
-replaces to hold, delay or reorder answers. So "applied, but the answer was lost" is as easy as "never arrived".
+A request changes the state when it arrives, in one step. Its response is sent separately, through `deliver`, which a
+test replaces to hold, delay or reorder responses. So a test can lose a request, or only its response.
 
     unreachable     requests do not arrive
     loses_answers   requests are applied and answered UNREACHABLE
-    refuses         a status that every add gets instead (IO_ERROR, READ_ONLY, BUSY, ...)
-    is_full         new blocks are refused (READ_ONLY) that have no priority
-    limbo           reads that find nothing say LIMBO
-    flip(l, e)      a byte of the block that holds e is not what it was; reads say IO_ERROR (or serve it,
-                    with `serves_damage`: a bookie whose disk lies). A recovery's add mends it, but for one that
+    refuses         every add gets this status instead (IO_ERROR, READ_ONLY, BUSY, ...)
+    is_full         new blocks without priority are refused (READ_ONLY)
+    lists_nothing   requests to list ledgers are answered UNREACHABLE
+    limbo           reads that find no block are answered LIMBO
+    flip(l, e)      a byte of the block that contains e is flipped; reads are answered IO_ERROR, or with the damaged
+                    block if `serves_damage` (a disk without checksums). A recovery's add repairs it, unless
                     `cannot_mend`
 """
 
@@ -48,7 +49,7 @@ Deliver = Callable[[Callable[[], None]], None]
 
 
 def deliver_soon(answer: Callable[[], None]) -> None:
-    """The next turn of the loop."""
+    """Deliver a response in the next iteration of the event loop."""
     asyncio.get_running_loop().call_soon(answer)
 
 
@@ -62,7 +63,7 @@ class _Ledger:
     is_deleted: bool = False
 
     def containing(self, entry: int) -> int | None:
-        """First entry of the block that holds `entry`."""
+        """Return the first entry of the block that contains `entry`; None if no block does."""
         index = bisect_right(self.firsts, entry) - 1
         if index < 0:
             return None
@@ -71,7 +72,7 @@ class _Ledger:
 
 
 class MemoryBookie:
-    """A `BookiePort`."""
+    """Bookie in memory; a `BookiePort`."""
 
     def __init__(self, bookie: BookieId, deliver: Deliver = deliver_soon) -> None:
         self.bookie = bookie
@@ -81,12 +82,13 @@ class MemoryBookie:
         self.loses_answers = False
         self.refuses: Status | None = None
         self.is_full = False
+        self.lists_nothing = False
         self.limbo = False
         self.serves_damage = False
         self.cannot_mend = False
         self.is_flushed = True
         self.requests: list[object] = []
-        """Everything that arrived, in order, for tests to look at."""
+        """All requests that arrived, in order, for tests."""
 
     def record(self) -> BookieRecord:
         return BookieRecord(
@@ -110,13 +112,13 @@ class MemoryBookie:
         self.deliver(lambda: done(statuses))
 
     async def ask(self, request: Request[R]) -> R:
-        """Apply now, answer when `deliver` says so."""
+        """Apply the request now, and return the response when `deliver` calls back."""
         if self.unreachable:
             answer = request.refused(Status.UNREACHABLE)
         else:
             self.requests.append(request)
-            is_ours = request.bookie == self.bookie
-            answer = self._handle(request) if is_ours else request.refused(Status.WRONG_BOOKIE)
+            is_addressed = request.bookie == self.bookie
+            answer = self._handle(request) if is_addressed else request.refused(Status.WRONG_BOOKIE)
             if self.loses_answers:
                 answer = request.refused(Status.UNREACHABLE)
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -126,7 +128,7 @@ class MemoryBookie:
 
     # -- faults ----------------------------------------------------------------------------------------
     def flip(self, ledger_id: int, entry: int) -> None:
-        """Damage the last byte of the block that holds `entry`."""
+        """Flip a bit in the last byte of the block that contains `entry`."""
         ledger = self.ledgers[ledger_id]
         first = ledger.containing(entry)
         assert first is not None
@@ -135,7 +137,7 @@ class MemoryBookie:
         ledger.damaged.add(first)
 
     def forget(self) -> None:
-        """Lose everything and come back as another incarnation."""
+        """Lose all ledgers, and become another incarnation."""
         self.ledgers.clear()
         self.bookie = BookieId(self.bookie.uuid, self.bookie.incarnation + 1)
 
@@ -270,5 +272,7 @@ class MemoryBookie:
         return LedgerInfo(Status.OK, last, ledger.lac, ledger.is_fenced, self.is_flushed, size)
 
     def _list(self, request: ListLedgersRequest) -> LedgerList:
+        if self.lists_nothing:
+            return LedgerList(Status.UNREACHABLE)
         found = sorted(each for each in self.ledgers if each >= request.first_ledger)[: request.count_max]
         return LedgerList(Status.OK, found, [each for each in found if self.ledgers[each].is_deleted])

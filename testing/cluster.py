@@ -1,12 +1,12 @@
-"""Bookies in memory, a metadata store in memory, and ledgers over both: what tests of this and other rooms stand on.
+"""Cluster in memory for tests: bookies, a metadata store, and ledgers over both.
 
     cluster = MemoryCluster(3)
     writer = await cluster.ledgers.create("test", listener := Listener())
     write(writer, blocks=10)
     await listener.until(9)
 
-`join` makes another process of the same cluster; faults are the bookies' (`quire.testing.bookie`) and the
-store's (`quire.testing.metadata`).
+`join` adds another process to the same cluster. A test injects faults into the bookies (`quire.testing.bookie`) and
+into the metadata store (`quire.testing.metadata`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUICK = LedgerSettings(
 
 
 class Listener:
-    """Remembers what a writer told."""
+    """Record of a writer's confirmations and its failure; a `WriterListener`."""
 
     def __init__(self) -> None:
         self.confirmations: list[int] = []
@@ -54,7 +54,7 @@ class Listener:
         self._look()
 
     async def until(self, last_entry: int) -> None:
-        """Wait until `last_entry` is confirmed; raise what the writer failed with."""
+        """Wait until `last_entry` is confirmed. Raises the writer's error if it fails before."""
         await self._until(lambda: self.last >= last_entry or self.error is not None)
         if self.last < last_entry and self.error is not None:
             raise self.error
@@ -77,7 +77,7 @@ class Listener:
 
 
 class MemoryCluster:
-    """`count` bookies and one process's `Ledgers`; `join` makes another process of the same cluster."""
+    """Cluster of bookies, with the `Ledgers` of one process; `join` adds another process."""
 
     def __init__(self, count: int, seed: int = 0, settings: LedgerSettings = QUICK) -> None:
         self.settings = settings
@@ -107,7 +107,7 @@ class MemoryCluster:
 
 
 async def turns_until(condition: Callable[[], bool], turns_max: int = 10_000) -> None:
-    """Let the loop turn until `condition` holds. Raises AssertionError after `turns_max`."""
+    """Run iterations of the event loop until `condition` is true. Raises `AssertionError` after `turns_max`."""
     for _ in range(turns_max):
         if condition():
             return
@@ -121,7 +121,7 @@ def cut(ledger_id: int, first: int, count: int = 1, lac: int = -1, clock_ms: int
 
 
 def write(writer: LedgerWriter, blocks: int, count: int = 1) -> int:
-    """Add blocks of `count` entries after what the writer has; the last entry."""
+    """Append `blocks` blocks of `count` entries each to a ledger; return the last entry."""
     for _ in range(blocks):
         first = writer.core.last_added + 1
         writer.add(cut(writer.ledger_id, first, count, writer.last_confirmed, first), first + count - 1)
@@ -129,7 +129,7 @@ def write(writer: LedgerWriter, blocks: int, count: int = 1) -> int:
 
 
 async def read_all(ledgers: Ledgers, ledger_id: int, bytes_max: int = 300) -> list[bytes]:
-    """Every entry of a ledger, through a reader."""
+    """Read all entries of a ledger, through a reader."""
     reader = await ledgers.open(ledger_id)
     entries: list[bytes] = []
     while blocks := await reader.read(len(entries), bytes_max):

@@ -1,20 +1,20 @@
-"""A simulated disk: a `Disk` in memory that can crash, lie and fail, all from one seed.
+"""Simulated disk: a `Disk` in memory whose crashes, damage and errors follow from one seed.
 
-What a real disk may do at a power cut is done here on purpose, by `crash`:
+`crash` has the effects that a power cut may have on a real disk:
 
-- of the sectors (512 bytes) written since the last sync of their file, some are kept, some are not, by the page
-  or by the sector, or all of a file are lost, or all kept;
-- of the names created, renamed and removed since the last sync of their directory, some changes are kept.
+- A random part of the sectors (512 bytes) that were written since the last sync of their file is kept: some pages, some
+  sectors, all or none.
+- A random part of the names that were created, renamed or removed since the last sync of their directory is kept.
 
-`Power.fail_after(n)` lets n more operations succeed, tears the next one and takes the machine down: everything
-then raises `DiskError` until `crash` starts it anew. So a test can crash at every point of a history. Disks of one
-machine share one `Power`.
+`Power.fail_after(n)` lets n more operations succeed, tears the next one and switches the machine off. Then all
+operations raise `DiskError` until `crash` restarts the machine. So a test can crash at every point of a history. Disks
+of one machine share one `Power`.
 
-`fail` injects errors (EIO, ENOSPC), `flip` turns a bit that was at rest, `spoil` makes a page unreadable until it is
-written again (a disk gives it another sector then), `capacity_bytes` bounds the disk.
+`fail` injects errors (EIO, ENOSPC). `flip` flips a bit at rest. `spoil` makes a page unreadable until it is written
+again, because a real disk reallocates the sector then. `capacity_bytes` limits the disk's size.
 
-`LoopWorker` is the worker to use with it: works run on the event loop itself, in order, each in its own turn; so a
-run is a function of the seed alone.
+Tests use the disk with `LoopWorker`, which runs its work on the event loop, in order, each piece in its own iteration.
+So a run is a function of the seed alone.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _SECTORS_PER_PAGE: Final = PAGE_BYTES // SECTOR_BYTES
 
 @dataclass(slots=True)
 class _Inode:
-    """A file's bytes as programs see them (`live`), and as they lie on the platter (`kept`)."""
+    """File with its bytes in the page cache (`live`) and on the platter (`kept`)."""
 
     live: bytearray = field(default_factory=bytearray)
     kept: bytearray = field(default_factory=bytearray)
     dirty: set[int] = field(default_factory=set)
-    """Sectors of `live` that were written since the last sync."""
+    """Numbers of the sectors of `live` that were written since the last sync."""
     spoiled: set[int] = field(default_factory=set)
-    """Pages that cannot be read, unless what was written there since is still in the cache."""
+    """Numbers of the pages that cannot be read until they are written again."""
 
     def cannot_read(self, offset: int, size_bytes: int) -> bool:
         pages = range(offset // PAGE_BYTES, pages_up(offset + size_bytes) // PAGE_BYTES)
@@ -60,7 +60,7 @@ class _Inode:
         self.dirty -= sectors
 
     def crash(self, rng: Random) -> None:
-        """Keep of the dirty sectors what chance keeps; a longer size is kept or not, too."""
+        """Keep a random part of the dirty sectors, and at random the new size of a file that has grown."""
         how = rng.choice(("none", "all", "pages", "sectors"))
         survivors = {sector for sector in self.dirty if how != "none"}
         if how == "pages":
@@ -88,14 +88,17 @@ _NameChange = Callable[[dict[str, _Inode]], None]
 
 @dataclass(slots=True)
 class Power:
-    """What all disks of a machine hang on. `operations` counts what touched them, to choose crash points from."""
+    """Power supply of all disks of a machine.
+
+    `operations` counts the operations on these disks, so that a test can choose crash points.
+    """
 
     operations: int = 0
     is_down: bool = False
     _fails_at: int | None = None
 
     def fail_after(self, operations: int) -> None:
-        """Go down at the operation after so many more."""
+        """Let `operations` more operations succeed, and switch the machine off at the next one."""
         self._fails_at = self.operations + operations
 
     def restore(self) -> None:
@@ -103,7 +106,7 @@ class Power:
         self._fails_at = None
 
     def step(self) -> bool:
-        """Count an operation; False when it does not happen."""
+        """Count an operation. Return False if the machine is off, so that the operation must fail."""
         if not self.is_down:
             self.is_down = self.operations == self._fails_at
             self.operations += 1
@@ -111,6 +114,8 @@ class Power:
 
 
 class SimulatedDisk:
+    """Simulated disk; a `Disk`."""
+
     def __init__(
         self,
         seed: int = 0,
@@ -129,9 +134,12 @@ class SimulatedDisk:
         self._boots = 0
         self._locked = False
 
-    # -- what a test does to it ------------------------------------------------------------------------
+    # -- faults, for tests -----------------------------------------------------------------------------
     def crash(self) -> None:
-        """Power cut and restart: unsynced bytes and names are kept, dropped or torn; open files are dead."""
+        """Simulate a power cut and a restart: unsynced bytes and names are kept or lost at random.
+
+        Files that were open raise `DiskError` from then on.
+        """
         for _, change in self._name_changes:
             if self._rng.random() < 0.5:
                 change(self._kept_names)
@@ -144,7 +152,7 @@ class SimulatedDisk:
         self.power.restore()
 
     def crash_after(self, operations: int) -> None:
-        """`Power.fail_after`, for a machine with one disk."""
+        """Call `Power.fail_after`, for a machine with one disk."""
         self.power.fail_after(operations)
 
     @property
@@ -152,33 +160,33 @@ class SimulatedDisk:
         return self.power.operations
 
     def fail(self, operation: str, error: int, name: str = "", *, skip: int = 0, times: int = 1) -> None:
-        """Let the operation (`write`, `durable`, `read`, `sync`, `allocate`, `open`) fail with an errno.
+        """Let an operation (`write`, `durable`, `read`, `sync`, `allocate`, `open`) fail with the errno `error`.
 
-        On files whose name contains `name`; the first `skip` go well, then `times` fail.
+        This applies to files whose name contains `name`: the first `skip` calls succeed, the next `times` calls fail.
         """
         self._faults.append(_Fault(operation, name, error, skip, times))
 
     def heal(self) -> None:
-        """Forget the faults that were injected."""
+        """Remove all faults injected by `fail`."""
         self._faults.clear()
 
     def flip(self, name: str, offset: int, bit: int = 0) -> None:
-        """Turn one bit of a file, as rot at rest does."""
+        """Flip one bit of a file, as bit rot does."""
         inode = self._inode(name)
         for image in (inode.live, inode.kept):
             if offset < len(image):
                 image[offset] ^= 1 << bit
 
     def spoil(self, name: str, offset: int) -> None:
-        """Let the page around `offset` of a file be unreadable (EIO) until it is written again."""
+        """Make the page around `offset` of a file unreadable (EIO) until it is written again."""
         self._inode(name).spoiled.add(offset // PAGE_BYTES)
 
     def restore(self, name: str, offset: int) -> None:
-        """A page that could not be read can be read again."""
+        """Make a spoiled page readable again."""
         self._inode(name).spoiled.discard(offset // PAGE_BYTES)
 
     def content(self, name: str) -> bytes:
-        """What programs would read now, were every page readable; for tests."""
+        """Return the cached bytes of a file, including the bytes of spoiled pages; for tests."""
         return bytes(self._inode(name).live)
 
     # -- Disk --------------------------------------------------------------------------------------------
@@ -265,7 +273,7 @@ class SimulatedDisk:
         self._name_changes.append((name, change))
 
     def _step(self, operation: str, name: str) -> None:
-        """Count one operation; raise what was injected for it."""
+        """Count one operation. Raises the error injected for it, or `DiskError` if the machine is off."""
         if not self.power.step():
             raise DiskError(f"cannot {operation} {self.root}/{name}: the machine is down")
         for fault in self._faults:
@@ -297,7 +305,7 @@ class _SimulatedFile:
             if durable:
                 self._disk._step("durable", self._short_name)
         except DiskError:
-            if not was_down:  # what fails half way is torn: in the cache, and of the disk nobody knows
+            if not was_down:  # a torn write: the bytes are in the cache, and a crash keeps any part of them
                 self._put(view, offset)
             raise
         self._put(view, offset)
@@ -358,9 +366,9 @@ def _resize(image: bytearray, size_bytes: int) -> None:
 
 
 class LoopWorker:
-    """A `Worker` without a thread: each work runs on the loop, in a turn of its own, in order.
+    """`Worker` without a thread: pieces of work run on the event loop in order, each in its own iteration.
 
-    `kill` is the death of its process: what it was given and has not done is never done.
+    `kill` simulates the end of the process: pending work is never done.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The bookie's index in memory, with the guarantees of the real one, and able to crash."""
+"""Bookie index in memory, with the guarantees of the real index, and simulated crashes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from quire.bookie.index import IndexRow, search_time
 
 
 class MemoryIndex:
-    """The fake: in memory, with the same guarantees, and able to crash.
+    """Fake of `Index`: in memory, with the same guarantees, and with crashes.
 
-    `fail(error, kept)` makes the next durable transaction raise `error`, having happened (`kept`) or not: that is
-    all that a caller can see of a commit that was interrupted. `crash()` ends this index, as the death of its
-    process would, and returns the one that is found at the next start.
+    `fail(error, kept)` makes the next durable transaction raise `error`, either after the commit (`kept`) or instead of
+    it. These are the two outcomes of an interrupted commit. `crash()` closes this index, as the end of its process
+    would, and returns the index that the next process opens.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class MemoryIndex:
         self._closed = False
 
     def fail(self, error: Exception, kept: bool) -> None:
-        """See the class."""
+        """Let the next transaction raise `error`, after its commit if `kept`; see the class."""
         self._failure = (error, kept)
 
     def crash(self) -> MemoryIndex:
-        """The index as the next process finds it."""
+        """Close this index, and return the one that the next process opens."""
         self._closed = True
         found = MemoryIndex()
         found._rows = {ledger_id: list(rows) for ledger_id, rows in self._rows.items()}
@@ -132,7 +132,10 @@ class MemoryIndex:
 
 
 class _Transaction:
-    """Whether a `MemoryIndex`'s transaction happens, and the error that its caller hears."""
+    """Transaction of a `MemoryIndex`, as a context manager.
+
+    Its `with` yields whether the transaction will be committed, and raises the injected error at its end.
+    """
 
     def __init__(self, index: MemoryIndex) -> None:
         assert not index._closed

@@ -1,8 +1,8 @@
-"""The metadata store in memory, for tests and simulations: shared by any number of sessions, with faults.
+"""Metadata store in memory, for tests and simulations. Any number of sessions share it, and faults can be injected.
 
-`MemoryStore()` is one session on a tree of its own; `store.join()` is another session on the same tree, as
-another process would have it. A test cuts the connection (`suspend`, `resume`), ends the session (`expire`) or
-makes the next change fail (`fail_next`), with or without having happened: that is how a time-out looks.
+`MemoryStore()` opens a session on a new tree; `store.join()` opens another session on the same tree, as another process
+would. A test can cut the connection (`suspend`, `resume`) and end the session (`expire`). `fail_next` lets the next
+change fail, whether it is applied or not, as after a time-out.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ R = TypeVar("R")
 
 
 class MemoryRows:
-    """Rows in a dict, and the names of each node's children."""
+    """Rows of a tree in a dict, with the names of each node's children."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._children: dict[str, set[str]] = {}
 
     def copy(self) -> MemoryRows:
-        """The same rows, to go on apart."""
+        """Return a copy of the rows, which later changes of these rows do not affect."""
         made = MemoryRows()
         made._rows = dict(self._rows)
         made._children = {path: set(names) for path, names in self._children.items()}
@@ -65,7 +65,7 @@ class MemoryRows:
 
 
 class _Shared:
-    """What all sessions of one memory tree have in common."""
+    """Shared state of all sessions on one tree in memory."""
 
     def __init__(self) -> None:
         self.tree = Tree(MemoryRows())
@@ -82,7 +82,7 @@ class _Shared:
 
 
 class MemoryStore:
-    """One session on a tree in memory; see the top of the file. A `MetadataStore`."""
+    """Session on a tree in memory; a `MetadataStore`. The module's docstring describes its faults."""
 
     def __init__(self, *, session_timeout_ms: int = 10_000, shared: _Shared | None = None) -> None:
         self._shared = shared or _Shared()
@@ -95,7 +95,7 @@ class MemoryStore:
         self.counts = OperationCounts()
 
     def join(self) -> MemoryStore:
-        """Another session on the same tree."""
+        """Begin another session on the same tree."""
         return MemoryStore(session_timeout_ms=self._session_timeout_ms, shared=self._shared)
 
     @property
@@ -145,22 +145,22 @@ class MemoryStore:
 
     # -- faults, for tests -----------------------------------------------------------------------------
     def fail_next(self, error: Exception, *, happened: bool) -> None:
-        """The next change raises `error`, after having been made (`happened`) or not."""
+        """Let the next change raise `error`, after it was applied (`happened`) or instead."""
         self._faults.append((error, happened))
 
     def suspend(self) -> None:
-        """Cut the connection: every call is `Unavailable` until `resume` or `expire`."""
+        """Cut the connection: every call raises `Unavailable` until `resume` or `expire`."""
         self._connected = False
         self.watches.notify_session(SessionEvent.SUSPENDED)
 
     def resume(self) -> None:
-        """The connection is back and the session lived on. Watchers are told, for they may have missed a change."""
+        """Restore the connection and the session. All watches fire, because they may have missed a change."""
         self._connected = True
         self.watches.notify_session(SessionEvent.RESUMED)
         self.watches.notify_all()
 
     def expire(self) -> None:
-        """The session ends: its ephemeral nodes go, and a new session begins."""
+        """End the session: its ephemeral nodes are deleted, and a new session begins."""
         self._shared.notify(self._shared.tree.end_session(self._session))
         self._session = self._shared.next_session()
         self._connected = True

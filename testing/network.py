@@ -1,8 +1,8 @@
-"""A network for simulations, between a process and its bookies and metadata store: seeded, and without a clock.
+"""Simulated network between a process and its bookies and metadata store: seeded, and without a clock.
 
-What travels takes a random number of turns of the loop, so requests of different connections overtake each other;
-`loss` is the chance that a request does not arrive, that its answer does not, or that the outcome of a metadata put
-stays open.
+A request or response is delayed by a random number of iterations of the event loop, so requests of different
+connections overtake each other. `loss` is the probability that a request is lost, that its response is lost, or that
+the outcome of a metadata put is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class FaultyNetwork:
-    """How things travel."""
+    """Delay and loss of requests and responses."""
 
     def __init__(self, rng: Random, turns_max: int, loss: float) -> None:
         self.rng = rng
@@ -28,7 +28,7 @@ class FaultyNetwork:
         self.loss = loss
 
     def later(self, what: Callable[[], None]) -> None:
-        """After a random number of turns."""
+        """Call `what` after a random number of iterations of the event loop."""
         turns = self.rng.randrange(self.turns_max + 1)
 
         def hop() -> None:
@@ -51,7 +51,7 @@ class FaultyNetwork:
 
 
 class RemoteBookie:
-    """A port to `near` through the network. Adds keep their order, as one connection would keep it."""
+    """Port to the bookie `near` through the network. Add requests keep their order, as on one connection."""
 
     def __init__(self, near: MemoryBookie, network: FaultyNetwork) -> None:
         self._near = near
@@ -80,7 +80,7 @@ class RemoteBookie:
 
 
 class RemoteStore:
-    """A metadata store through the network: puts may be in doubt."""
+    """Metadata store that is reached through the network, so that the outcome of a put may be unknown."""
 
     def __init__(self, near: Any, network: FaultyNetwork) -> None:
         self._near = near

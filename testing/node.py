@@ -1,7 +1,7 @@
-"""A simulated storage node's outside world: two disks and an index that crash together, from one seed.
+"""Simulated machine of a bookie: two disks and an index that crash together, from one seed.
 
-`SimulatedNode` is the machine: start a `Storage` on `disks()`, let it work, `crash()`, start another one. With
-`power.fail_after(n)` the machine goes down at the n-th operation from now on either disk.
+A test starts a `Storage` on `disks()` of a `SimulatedNode`, lets it work, calls `crash()`, and starts another
+`Storage`. With `power.fail_after(n)` the machine loses power after n more operations on either disk.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SMALL_SETTINGS = BookieSettings(
     read_threads=1,
     disk_reserve_bytes=64 * KIB,
 )
-"""Everything a thousand times smaller, so that a short history rolls segments, memtables and logs."""
+"""Settings with sizes a thousand times smaller, so that a short history rolls segments, memtables and entry logs."""
 
 
 class MemoryHome:
-    """The home of a `MemoryIndex`, which outlives the process."""
+    """Holder of a bookie's `MemoryIndex`, which outlives the process."""
 
     def __init__(self) -> None:
         self.index = MemoryIndex()
@@ -46,6 +46,8 @@ class MemoryHome:
 
 
 class SimulatedNode:
+    """Machine of one bookie."""
+
     def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
         self.rng = Random(seed)
         self.power = Power()
@@ -55,7 +57,7 @@ class SimulatedNode:
         self._workers: list[LoopWorker] = []
 
     def disks(self) -> BookieDisks:
-        """What one process on this machine sees."""
+        """Return the machine's disks and index for a new process."""
         return BookieDisks(self.journal, self.entries, self.home, self._worker)
 
     def _worker(self, name: str) -> LoopWorker:
@@ -63,7 +65,7 @@ class SimulatedNode:
         return self._workers[-1]
 
     def kill(self) -> None:
-        """The storage's process dies: what it wrote stays, synced or not, and another one may start."""
+        """Kill the storage's process. Its writes are kept, synced or not, and another process may start."""
         for worker in self._workers:
             worker.kill()
         self._workers.clear()
@@ -71,7 +73,7 @@ class SimulatedNode:
         self.entries.close()
 
     def crash(self) -> None:
-        """Power cut and restart of the machine. The storage that ran on it must not be used any more."""
+        """Simulate a power cut and a restart of the machine. Its storage must not be used any more."""
         self.kill()
         self.journal.crash()
         self.entries.crash()

@@ -1,7 +1,7 @@
-"""An object store in memory, for tests and simulations, with the faults that a real one has.
+"""Object store in memory, for tests and simulations, with injectable faults.
 
-`fail_next(call, error, happened=True)` makes the next `begin`, `write`, `finish`, `get_range`, `size`, `delete`, `list`
-or `sweep` raise `error`, after having done its work: that is how a time-out looks. `flip` rots a bit.
+`fail_next(call, error, happened=True)` lets the next call of `begin`, `write`, `finish`, `get_range`, `size`, `delete`,
+`list` or `sweep` raise `error` after its work is done, as may happen at a time-out. `flip` simulates bit rot.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ T = TypeVar("T")
 
 
 class MemoryBlockingStore:
-    """A `BlockingStore` that never blocks."""
+    """`BlockingStore` in memory, which never blocks."""
 
     def __init__(self, clock: Clock | None = None, url: str = "memory://") -> None:
         self.url = url
         self.read_bytes_best = MIB
         self.objects: dict[str, tuple[bytes, int]] = {}
-        """Name to bytes and the time of their `finish`, in ms."""
+        """Objects by name: (bytes, time of their `finish` in ms)."""
         self.uploads: dict[int, tuple[str, int]] = {}
-        """Uploads that have neither ended nor been swept: name and the time they began."""
+        """Uploads that have neither ended nor been swept: (name, time of their `begin` in ms)."""
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda call: None
-        """Called with the name of each call first; what it raises, the call does."""
+        """Hook before each call, with the call's name; its exceptions propagate."""
         self._clock = clock or SystemClock()
         self._faults: dict[str, list[tuple[Exception, bool]]] = {}
 
     def fail_next(self, call: str, error: Exception, *, happened: bool = False) -> None:
-        """The next `call` raises `error`, having been made or not."""
+        """Let the next `call` raise `error`, after its work is done (`happened`) or instead."""
         self._faults.setdefault(call, []).append((error, happened))
 
     def flip(self, name: str, offset: int, mask: int = 1) -> None:
-        """Rot: change bits of one byte of an object."""
+        """Flip bits of one byte of an object, as bit rot does."""
         content, modified_ms = self.objects[name]
         changed = bytearray(content)
         changed[offset] ^= mask
@@ -90,7 +90,7 @@ class MemoryBlockingStore:
         pass
 
     def faulty(self, call: str, work: Callable[[], T]) -> T:
-        """`work()`, or the fault that a test has put there."""
+        """Do `work`, or raise the fault that a test has injected for `call`."""
         self.calls.append(call)
         self.before(call)
         faults = self._faults.get(call)
@@ -102,7 +102,7 @@ class MemoryBlockingStore:
         raise error
 
     def appear(self, name: str, content: bytes) -> None:
-        """Keep a finished upload, unless its name is taken."""
+        """Store a finished upload. Raises `AlreadyExists` if its name is taken."""
         if name in self.objects:
             raise AlreadyExists(f"object {self.url}{name} exists already")
         self.objects[name] = (content, self._clock.now_ms())
@@ -135,7 +135,7 @@ class _MemoryUpload:
 
 
 class MemoryObjectStore(ObjectStore):
-    """A `MemoryBlockingStore` (`faults`) for the event loop; starts no thread."""
+    """`ObjectStore` over a `MemoryBlockingStore` (`faults`), without threads."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.faults = MemoryBlockingStore(clock)

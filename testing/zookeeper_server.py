@@ -1,13 +1,13 @@
-"""A ZooKeeper server as a child process, from the jars that PySpark brings along.
+"""ZooKeeper server as a child process, from the jars that PySpark contains.
 
-`quire local` and the tests need a ZooKeeper of their own, and where Java and PySpark are installed there is nothing
-to download: PySpark ships ZooKeeper's server with what it depends on. This is one server, for one machine: an
-ensemble of three comes with ZooKeeper's own distribution.
+`quire local` and the tests need a ZooKeeper server. Where Java and PySpark are installed, no download is necessary:
+PySpark contains ZooKeeper's server and its dependencies. This is one server for one machine; for an ensemble of three,
+use ZooKeeper's own distribution.
 
-The directory keeps the tree between runs. Stopped or killed, the server starts again on the same port with all that
-it acknowledged; sessions are part of that and live on if their clients come back in time.
+The directory keeps the tree between runs. After a stop or a kill, the server starts again on the same port with all
+acknowledged changes. Sessions survive, too, if their clients reconnect in time.
 
-`ZooKeeperServer` blocks its caller for the third of a second that a start takes.
+`start` blocks its caller for about a third of a second.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ JARS: Final = (
     "netty-handler-4*.jar",
     "netty-codec-*.jar",
 )
-"""What the server loads; the other hundreds of jars would only make the start slower."""
+"""Jars that the server loads. PySpark's hundreds of other jars would only delay the start."""
 
 TLS_JARS: Final = (
     "netty-transport-classes-epoll-*.jar",
     "netty-transport-native-unix-common-*.jar",
     "netty-tcnative-classes-*.jar",
 )
-"""What its ports with TLS need beside them."""
+"""Additional jars for ports with TLS."""
 
 JAVA_OPTIONS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Dzookeeper.preAllocSize=4096",  # KiB of log written ahead; the default of 64 MiB is for large servers
-    "-Dzookeeper.globalOutstandingLimit=100000",  # else a client that sends much at once is read from only in turns
+    "-Dzookeeper.globalOutstandingLimit=100000",  # else the server throttles a client that sends much at once
 )
-_PORTS_NOT_GIVEN_OUT: Final = (15_000, 32_000)
-"""Below those that systems give to connections."""
+_FREE_PORTS: Final = (15_000, 32_000)
+"""Range below the ephemeral ports, which systems assign to outgoing connections."""
 
 TICK_MS: Final = 500
-"""Sessions may be as short as two ticks, and end up to one tick late."""
+"""ZooKeeper's tick. The minimum session time-out is two ticks, and a session expires up to one tick late."""
 
 START_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 
 
 def classpath(patterns: Sequence[str] = JARS) -> str:
-    """The jars to run. Raises `ConfigurationError` where PySpark's are not installed."""
+    """Return the class path of the server. Raises `ConfigurationError` if PySpark's jars are not installed."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
@@ -83,7 +83,7 @@ def classpath(patterns: Sequence[str] = JARS) -> str:
 
 
 def java() -> str:
-    """The Java command: of `JAVA_HOME`, or the first on the path. Raises `ConfigurationError`."""
+    """Return the Java command of `JAVA_HOME`, or else the first one on the PATH. Raises `ConfigurationError`."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(f"{home}/bin/java" if home else "java")
     if found is None:
@@ -95,7 +95,7 @@ def java() -> str:
 
 @dataclass(frozen=True)
 class ServerTls:
-    """A port with TLS beside the plain one, for who shows a certificate of the authority. Paths of PEM files."""
+    """Additional TLS port, for clients with a certificate of the authority. The paths are of PEM files."""
 
     port: int
     certificate_and_key: Path
@@ -137,21 +137,21 @@ def write_config(directory: Path, port: int, host: str = "127.0.0.1", tls: Serve
 
 
 def command(config: Path, jars: Sequence[str] = JARS) -> list[str]:
-    """The command line that runs a server. Raises `ConfigurationError`."""
+    """Build the command line that runs a server. Raises `ConfigurationError`."""
     return [java(), *JAVA_OPTIONS, "-cp", classpath(jars), MAIN_CLASS, str(config)]
 
 
 def free_port() -> int:
-    """One that nobody has now, and that no connection gets for its own end before it is listened on."""
+    """Return a free port that the system will not assign to an outgoing connection before the server binds it."""
     while True:
-        port = randrange(*_PORTS_NOT_GIVEN_OUT)
+        port = randrange(*_FREE_PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
 
 
 def assert_free(port: int) -> None:
-    """Raise `ConfigurationError` when somebody listens on `port`: its answers would pass for our server's."""
+    """Raise `ConfigurationError` if a process listens on `port`, because it could be mistaken for this server."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -163,7 +163,7 @@ def assert_free(port: int) -> None:
 
 
 class ZooKeeperServer:
-    """One server on 127.0.0.1 that keeps its tree in `directory` and its port over restarts; port 0: any free one."""
+    """Server on 127.0.0.1, whose tree (in `directory`) and port survive restarts. Port 0 means any free port."""
 
     def __init__(self, directory: Path, port: int = 0, tls: ServerTls | None = None) -> None:
         self._directory = directory
@@ -173,7 +173,7 @@ class ZooKeeperServer:
 
     @property
     def url(self) -> str:
-        """What `open_store` takes: `zk://127.0.0.1:PORT`."""
+        """URL for `open_store`: `zk://127.0.0.1:PORT`."""
         return f"zk://127.0.0.1:{self._port}"
 
     @property
@@ -205,27 +205,27 @@ class ZooKeeperServer:
             time.sleep(POLL_INTERVAL_S)
 
     def stop(self) -> None:
-        """End the server in good order."""
+        """Stop the server with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server at once, as a crash would."""
+        """Kill the server with SIGKILL, as in a crash."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill the server and start it again, with what it acknowledged."""
+        """Kill the server and start it again, with all acknowledged changes."""
         self.kill()
         self.start()
 
     def pause(self) -> None:
-        """Stop the process without ending it: to its clients the server hangs."""
+        """Suspend the process with SIGSTOP, so that the server hangs for its clients."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def ask(self, word: str) -> str:
-        """The answer to one of ZooKeeper's four-letter words. Raises `OSError`."""
+        """Send one of ZooKeeper's four-letter words, and return the response. Raises `OSError`."""
         with socket.create_connection(("127.0.0.1", self._port), timeout=5.0) as connection:
             connection.sendall(word.encode())
             parts = iter(lambda: connection.recv(65536), b"")
@@ -241,6 +241,6 @@ class ZooKeeperServer:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGCONT)  # one that was paused hears of nothing else
+        process.send_signal(signal.SIGCONT)  # a suspended process handles no SIGTERM
         process.send_signal(how)
         process.wait()

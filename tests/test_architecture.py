@@ -22,15 +22,32 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bookie": {"wire", "runtime", "metadata", "security"},
     "ledger": {"wire", "runtime", "metadata", "security"},
     "objects": {"wire", "runtime"},
-    "wal": {"wire", "runtime", "metadata", "bookie", "objects"},
-    "tiering": {"wire", "runtime", "metadata", "ledger", "objects"},
+    "identity": {"wire", "runtime", "metadata", "objects"},
+    "wal": {"wire", "runtime", "metadata", "bookie", "objects", "identity"},
+    "tiering": {"wire", "runtime", "metadata", "ledger", "objects", "identity"},
     "serving": {"wire", "runtime", "metadata", "security", "ledger", "tiering"},
-    "rescue": {"wire", "runtime", "metadata", "ledger", "objects", "wal", "tiering", "serving"},
+    "rescue": {"wire", "runtime", "metadata", "ledger", "objects", "identity", "wal", "tiering", "serving"},
     "client": {"wire", "runtime"},
     "gateway": {"wire", "runtime", "metadata", "security"},
-    "spark_source": {"wire", "runtime", "metadata", "objects", "tiering", "client"},
-    "testing": {"wire", "runtime", "metadata", "bookie", "ledger", "objects"},
+    "spark_source": {"wire", "runtime", "metadata", "objects", "identity", "tiering", "client"},
+    "testing": {"wire", "runtime", "metadata", "bookie", "ledger", "objects", "identity"},
     "demo": {"runtime"},
+    "process": {
+        "wire",
+        "runtime",
+        "metadata",
+        "security",
+        "bookie",
+        "ledger",
+        "objects",
+        "identity",
+        "wal",
+        "tiering",
+        "serving",
+        "client",
+        "gateway",
+        "spark_source",
+    },
     "cli": {
         "wire",
         "runtime",
@@ -39,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bookie",
         "ledger",
         "objects",
+        "identity",
         "wal",
         "tiering",
         "serving",
@@ -48,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "spark_source",
         "testing",
         "demo",
+        "process",
     },
 }
 
@@ -59,10 +78,22 @@ IN_SERVING: dict[str, set[str]] = {
     "model": {"policy"},
     "topic": {"settings", "names", "policy", "model"},
     "subscription": {"policy", "model"},
-    "cluster": {"settings", "names", "policy", "schema", "model", "topic", "subscription"},
-    "session": {"settings", "names", "policy", "model", "topic", "subscription", "cluster"},
+    "ownership": {"names", "model"},
+    "registry": {"names", "policy", "schema", "model", "topic", "subscription", "ownership"},
+    "operations": {"names", "policy", "schema", "model", "topic", "subscription", "ownership", "registry"},
+    "session": {"settings", "names", "policy", "model", "topic", "subscription", "ownership", "operations"},
     "console": set(),
-    "admin": {"names", "policy", "schema", "model", "cluster", "broker", "console"},
+    "admin": {
+        "names",
+        "policy",
+        "schema",
+        "model",
+        "ownership",
+        "registry",
+        "operations",
+        "broker",
+        "console",
+    },
     "broker": {
         "settings",
         "names",
@@ -71,7 +102,9 @@ IN_SERVING: dict[str, set[str]] = {
         "model",
         "topic",
         "subscription",
-        "cluster",
+        "ownership",
+        "registry",
+        "operations",
         "session",
     },
 }
@@ -82,6 +115,7 @@ CORES = (
     "wire/*.py",
     "metadata/paths.py",
     "metadata/records.py",
+    "metadata/unknown_fields.py",
     "metadata/bookie_states.py",
     "metadata/segment_states.py",
     "metadata/tree.py",
@@ -102,9 +136,9 @@ CORES = (
     "ledger/writer_core.py",
     "ledger/recovery_core.py",
     "ledger/repair_core.py",
-    "ledger/leaving.py",
+    "ledger/rolling.py",
     "ledger/worklist.py",
-    "ledger/patience.py",
+    "ledger/rtt.py",
     "ledger/replicas.py",
     "rescue/wal_plan.py",
     "rescue/ledger_plan.py",
@@ -118,6 +152,8 @@ CORES = (
     "serving/model/topics_pattern.py",
     "gateway/frames.py",
     "runtime/token_bucket.py",
+    "runtime/sources.py",
+    "runtime/fair_queue.py",
     "serving/policy/resolved.py",
     "serving/policy/strategy.py",
     "wire/error_codes.py",
@@ -125,8 +161,8 @@ CORES = (
     "serving/subscription/cursor/entry_set.py",
     "serving/subscription/cursor/redelivery.py",
     "serving/subscription/cursor/partial_acks.py",
-    "serving/subscription/delayed/survey.py",
-    "serving/subscription/delayed/survey_record.py",
+    "serving/subscription/delayed/delayed_snapshot.py",
+    "serving/subscription/delayed/delayed_snapshot_record.py",
     "serving/subscription/cursor/cursor.py",
     "serving/subscription/cursor/cursor_record.py",
     "serving/subscription/delayed/delays.py",
@@ -142,7 +178,7 @@ CORES = (
     "serving/subscription/dispatch/runs.py",
     "serving/subscription/dispatch/key_queue.py",
     "serving/subscription/delayed/delayed_entries.py",
-    "serving/subscription/delivery/stretch.py",
+    "serving/subscription/delivery/coalescing.py",
     "serving/subscription/dispatch/key_owners.py",
     "serving/subscription/dispatch/key_shared.py",
     "serving/subscription/dispatch/slots.py",
@@ -154,17 +190,18 @@ CORES = (
     "serving/subscription/dispatch/kinds.py",
     "serving/model/request.py",
     "serving/subscription/delivery/meter.py",
-    "serving/cluster/balance.py",
-    "serving/cluster/table.py",
+    "serving/ownership/balance.py",
+    "serving/ownership/table.py",
     "serving/topic/compaction/compacting.py",
     "serving/topic/dedup.py",
     "serving/topic/producers.py",
+    "serving/topic/publish_times.py",
     "serving/topic/segments.py",
     "serving/topic/lifecycle/explain.py",
     "serving/topic/lifecycle/quota.py",
     "serving/topic/lifecycle/states.py",
     "serving/topic/lifecycle/retention.py",
-    "serving/schema/avro.py",
+    "serving/schema/avro_resolution.py",
     "serving/schema/avro_values.py",
     "serving/schema/reading.py",
     "serving/schema/definition.py",
@@ -284,7 +321,7 @@ def test_the_tables_in_the_documentation_are_these() -> None:
     table = MAY_IMPORT | {part: may for part, may in IN_SERVING.items() if may}
     assert set(rows) == set(table)
     words = {
-        "nothing of ours": set(),
+        "nothing": set(),
         "all": set(MAY_IMPORT) - {"cli"},
         "all of these but console and admin": set(IN_SERVING) - {"console", "admin", "broker"},
     }
@@ -327,31 +364,20 @@ def test_a_folder_says_in_what_order_its_files_are_read() -> None:
 
 
 def test_files_import_in_no_circle() -> None:
-    """But for types: what only a type checker reads may know who made it."""
+    """Imports for types alone count, and those within functions."""
     modules = {}
     for file in source_files():
         path = file.relative_to(REPOSITORY)
         if path.parts[0] in MAY_IMPORT and path.name != "__init__.py":
             modules["quire." + ".".join(path.with_suffix("").parts)] = file
     needs = {
-        module: {found for name in imports_at_run_time(file) if (found := home_of(name, modules))} - {module}
+        module: {found for name in imports_of(file) if (found := home_of(name, modules))} - {module}
         for module, file in modules.items()
     }
     while needs:
         ready = {module for module, imports in needs.items() if not imports & needs.keys()}
         assert ready, f"a circle among {sorted(needs)}"
         needs = {module: imports for module, imports in needs.items() if module not in ready}
-
-
-def imports_at_run_time(file: Path) -> set[str]:
-    """What is imported when the file is, as full names."""
-    found: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
 
 
 def home_of(name: str, modules: dict[str, Path]) -> str:
@@ -366,11 +392,26 @@ SIZES_MAX = {
     "parameters": 6,
     "parameters of a constructor": 8,
 }
-IN_ROOMS = ("serving", "bookie", "ledger")
 RECORDS = frozenset("dataclass NamedTuple Struct Enum IntEnum Flag TypedDict Protocol".split())
 
-LARGER: dict[str, int] = {}
-"""What in `IN_ROOMS` exceeds `SIZES_MAX`, and how much it may be: entries only go, and numbers only become smaller."""
+LARGER: dict[str, int] = {
+    "imports cli/rescue.py": 29,
+    "imports process/bookie.py": 26,
+    "imports process/broker.py": 26,
+    "imports process/parts.py": 23,
+    "imports process/standalone.py": 29,
+    "imports wal/storage.py": 21,
+    "parameters cli/spark.py:compact": 7,
+    "parameters cli/spark.py:replay": 7,
+    "parameters client/client.py:Client.consumer": 14,
+    "parameters client/client.py:Client.reader": 7,
+    "parameters of a constructor spark_source/decode.py:Decoder.__init__": 9,
+    "parameters spark_source/jobs/iceberg.py:copy": 7,
+    "parameters spark_source/protobuf.py:_field": 7,
+    "parameters wal/wal_object.py:encode_data": 7,
+    "parameters wire/block.py:cut": 7,
+}
+"""Sizes above `SIZES_MAX` that are allowed: entries are only removed, and numbers only become smaller."""
 
 
 def names_of(nodes: Iterable[ast.expr]) -> set[str]:
@@ -394,7 +435,7 @@ def attributes_of(found: ast.ClassDef) -> set[str]:
 
 
 def sizes_in(tree: ast.AST, place: str) -> Iterator[tuple[str, str, int]]:
-    """Each class and function below `tree`: which size, of what, how much."""
+    """Yield the size of each class and function below `tree`: its kind, of what, how much; not a command's options."""
     for node in ast.iter_child_nodes(tree):
         inner = place
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -406,6 +447,8 @@ def sizes_in(tree: ast.AST, place: str) -> Iterator[tuple[str, str, int]]:
             yield "methods", inner, len(methods)
             yield "attributes", inner, len(attributes_of(node))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if names_of(node.decorator_list) & {"command"}:
+                continue
             given = node.args
             words = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             count = sum(one is not None and one.arg not in ("self", "cls") for one in words)
@@ -417,7 +460,7 @@ def sizes_in(tree: ast.AST, place: str) -> Iterator[tuple[str, str, int]]:
 def sizes() -> dict[str, int]:
     """All that exceed `SIZES_MAX`."""
     found: dict[str, int] = {}
-    for room in IN_ROOMS:
+    for room in MAY_IMPORT:
         for file in sorted((REPOSITORY / room).rglob("*.py")):
             place = str(file.relative_to(REPOSITORY))
             ours = {
@@ -448,3 +491,10 @@ def test_what_is_large_becomes_smaller() -> None:
         assert count <= allowed, f"{what}: {count}, and {allowed} are most; part it by what it is for"
     assert not (done := sorted(LARGER.keys() - found.keys())), f"strike these off LARGER: {done}"
     assert list(LARGER) == sorted(LARGER)
+
+
+def test_every_package_is_linked_into_quire() -> None:
+    links = {link.name for link in (REPOSITORY / "quire").iterdir() if link.is_symlink()}
+    assert links == set(MAY_IMPORT)
+    for name in links:
+        assert (REPOSITORY / "quire" / name).resolve() == REPOSITORY / name

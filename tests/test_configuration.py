@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
 from quire.cli.config import PROCESSES, command
-from quire.cli.settings import Given
+from quire.ledger.settings import LedgerSettings
+from quire.process import standalone
+from quire.process.settings import Given
 from quire.runtime import settings
 
 SAMPLE = Path(__file__).parents[1] / "deploy" / "quire.toml"
@@ -25,13 +26,13 @@ def uncommented(text: str) -> str:
 
 
 def test_there_are_few_settings_and_each_has_one_meaning() -> None:
-    names = [spec.name for kind in STANDALONE_KINDS for spec in fields(kind)]
+    names = [spec.name for kind in standalone.KINDS for spec in fields(kind)]
     assert len(names) < SETTINGS_MAX
     assert len(set(names)) == len(names), "two services share a name"
 
 
 def test_every_setting_has_a_sentence_of_prose() -> None:
-    for kind in STANDALONE_KINDS:
+    for kind in standalone.KINDS:
         for spec in fields(kind):
             prose = spec.metadata["prose"]
             assert prose.endswith((".", "…")) and len(prose) > 15, f"{kind.__name__}.{spec.name}: {prose!r}"
@@ -61,10 +62,10 @@ def test_the_sample_as_it_is_sets_nothing() -> None:
 def test_the_sample_switched_on_gives_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "quire.toml"
     file.write_text(uncommented(SAMPLE.read_text()))
-    settings.refuse_unknown_keys(file, STANDALONE_KINDS)
-    for kind in STANDALONE_KINDS:
+    settings.refuse_unknown_keys(file, standalone.KINDS)
+    for kind in standalone.KINDS:
         loaded = settings.load(kind, environment={}, file=file)
-        plain = settings.load(kind, environment={}, defaults=STANDALONE_DEFAULTS)
+        plain = settings.load(kind, environment={}, defaults=standalone.DEFAULTS)
         assert loaded.values == plain.values
         assert set(loaded.sources.values()) == {"file"}, f"the sample lacks a setting of {kind.__name__}"
 
@@ -73,6 +74,6 @@ def test_the_sample_switched_on_gives_the_defaults(tmp_path: Path) -> None:
 def test_a_standalone_process_starts_with_the_sample(tmp_path: Path, make: Callable[[str], str]) -> None:
     file = tmp_path / "quire.toml"
     file.write_text(make(SAMPLE.read_text()))
-    loaded = load_standalone(Given({"data": str(tmp_path / "data")}, file))
-    assert loaded.process.values.metadata == f"sqlite://{tmp_path}/data/metadata.db"
-    assert loaded.ledger.values.write_quorum == 1
+    loaded = standalone.load(Given({"data": str(tmp_path / "data")}, file))
+    assert loaded[standalone.StandaloneSettings].metadata == f"sqlite://{tmp_path}/data/metadata.db"
+    assert loaded[LedgerSettings].write_quorum == 1

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from quire.bookie.identity import COOKIE, LAYOUT
-from quire.cli.assemble import Standalone, load_standalone, standalone
-from quire.cli.settings import Given
 from quire.client import EARLIEST, Client
 from quire.metadata.sqlite import FORMAT_VERSION
+from quire.process.settings import Given
+from quire.process.standalone import Standalone, load, standalone
 from quire.runtime.errors import ConfigurationError
 from quire.serving.names import TopicName
 from tests import golden
@@ -37,7 +37,7 @@ SMALL = {"entry_log_bytes": "40MiB", "memtable_bytes": "16MiB", "journal_segment
 
 def configured(directory: Path, **flags: str) -> Any:
     places = {"data": str(directory), "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
-    return load_standalone(Given({**places, **flags}, None))
+    return load(Given({**places, **flags}, None))
 
 
 def payload(number: int) -> bytes:
@@ -103,14 +103,20 @@ def test_a_bookies_directory_of_a_newer_version_is_refused(directory: Path) -> N
     for part in ("journal", "entries"):
         cookie = directory / part / COOKIE
         cookie.write_text(json.dumps({**json.loads(cookie.read_text()), "layout": LAYOUT + 1}))
-    assert "was written by a newer Quire (layout 2, this one knows 1); start that one" in refusal(directory)
+    assert (
+        "was written by a newer Quire (layout 2, this version supports 1); start the newer version"
+        in refusal(directory)
+    )
 
 
 def test_metadata_of_a_newer_version_are_refused(directory: Path) -> None:
     with sqlite3.connect(directory / "metadata.db") as database:
         database.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     database.close()
-    assert "was written by a newer Quire (format 2, this one knows 1); start that one" in refusal(directory)
+    assert (
+        "was written by a newer Quire (format 2, this version supports 1); start the newer version"
+        in refusal(directory)
+    )
 
 
 def refusal(directory: Path) -> str:

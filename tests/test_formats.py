@@ -35,6 +35,7 @@ from quire.ledger import labels
 from quire.metadata import records
 from quire.metadata.records import CompactedRecord, Fragment, LedgerRecord, Record
 from quire.metadata.records import LedgerState as LedgerRecordState
+from quire.metadata.unknown_fields import UNKNOWN_FIELDS
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer
 from quire.runtime.errors import CorruptionError
 from quire.serving.model.ports import Position
@@ -43,7 +44,7 @@ from quire.serving.subscription.cursor.cursor import Cursor, CursorKey, Delta
 from quire.serving.subscription.cursor.cursor_record import Kind
 from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.cursor.partial_acks import Chunk
-from quire.serving.subscription.delayed.survey import Piece, Times
+from quire.serving.subscription.delayed.delayed_snapshot import SnapshotSegment, Times
 from quire.serving.topic import dedup
 from quire.serving.topic.compaction import compacted
 from quire.serving.topic.compaction.compaction import Output
@@ -100,6 +101,11 @@ LABELLED = LedgerRecord(
 
 def test_a_label_is_read() -> None:
     assert labels.read(GOLDEN["label 1"]) == (LABELLED, 3)
+    made = GOLDEN["label 1 with a nonce"]
+    assert (
+        labels.read(made) == (msgspec.structs.replace(LABELLED, nonce=1 << 61), 3)
+        and block.peek(made).lac == 1 << 61
+    )
 
 
 # -- entry log and ledgers ---------------------------------------------------------------------------------
@@ -179,7 +185,7 @@ def test_an_index_is_read(tmp_path: Path) -> None:
 def test_an_index_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     newer = (2).to_bytes(4, "big")
     write_index(tmp_path, **{"index format 1": newer + crc32c(newer, crc32c(b"format")).to_bytes(4, "big")})
-    with pytest.raises(CorruptionError, match="a format that this version does not know"):
+    with pytest.raises(CorruptionError, match="a format that this version does not support"):
         LmdbIndex(tmp_path)
 
 
@@ -242,9 +248,11 @@ def delta() -> Delta:
     return Delta(Position(9, 128), acked, partial, [(9, 1, BitMap([130])), (10, 0, BitMap([0, 70_000]))])
 
 
-def survey() -> Piece:
+def delayed_snapshot() -> SnapshotSegment:
     times = Times(20, 85_000_000_000, BitMap([129, 130]), [BitMap([129]), BitMap([129, 130])])
-    return Piece(9, 128, 131, 4_000, 0, array("I", [1, 2, 3]), times, array("H", [1, 2, 65_535]), True)
+    return SnapshotSegment(
+        9, 128, 131, 4_000, 0, array("I", [1, 2, 3]), times, array("H", [1, 2, 65_535]), True
+    )
 
 
 def test_cursors_are_read() -> None:
@@ -254,7 +262,7 @@ def test_cursors_are_read() -> None:
     assert (begun.cursor.key, begun.cursor.mark_delete) == (cursor().key, cursor().mark_delete)
     assert begun.cursor.properties == cursor().properties
     assert cursor_record.parse(GOLDEN["cursor delete 2"]) == (Kind.DELETE, 5, None, None, None)
-    assert cursor_record.parse(GOLDEN["cursor survey 2"]).piece == survey()
+    assert cursor_record.parse(GOLDEN["cursor survey 2"]).segment == delayed_snapshot()
     for version in (1, 2):
         found, expected = cursor_record.parse(GOLDEN[f"cursor delta {version}"]).delta, delta()
         assert found is not None
@@ -300,9 +308,11 @@ def test_deduplication_is_read() -> None:
 
 def test_records_of_a_state_log_of_a_newer_version_are_refused() -> None:
     newer = {tag: bytes([tag[0], 3]) + raw[2:] for raw in GOLDEN.values() if (tag := raw[:1]) in (b"C", b"D")}
-    with pytest.raises(CorruptionError, match=r"no cursor's record of version 2 or 1 .*version 3"):
+    with pytest.raises(CorruptionError, match=r"not a cursor record of version 1 or 2 .*version 3"):
         cursor_record.parse(newer[cursor_record.TAG])
-    with pytest.raises(CorruptionError, match="a deduplication record of version 3; known is 1"):
+    with pytest.raises(
+        CorruptionError, match="unsupported deduplication record version 3; this broker reads version 1"
+    ):
         dedup.DedupStore().apply(newer[dedup.KIND])
 
 
@@ -388,25 +398,28 @@ STORED: list[type[Record]] = [
 WORDS: list[type[StrEnum]] = [records.LedgerState, records.BookieIntent, records.WalState]
 
 
-def sample(info: Any) -> Any:
-    """A value of a type as msgspec knows it, none of whose fields has its default: all are written."""
+def sample(info: Any, unknown: str = "") -> Any:
+    """A value of a type as msgspec knows it, none of whose fields has its default: all are written.
+
+    Each record in it has these fields of a newer version.
+    """
     match info:
         case inspect.StructType():
-            fields = {field.encode_name: (sample(field.type), field.default) for field in info.fields}
-            return info.cls(
-                **{
-                    name: not value if value is default else value
-                    for name, (value, default) in fields.items()
-                }
-            )
+            fields = {
+                field.encode_name: (sample(field.type, unknown), field.default) for field in info.fields
+            }
+            values = {
+                name: not value if value is default else value for name, (value, default) in fields.items()
+            }
+            return info.cls(**values | {UNKNOWN_FIELDS: unknown})
         case inspect.UnionType():
-            return sample(next(one for one in info.types if not isinstance(one, inspect.NoneType)))
+            return sample(next(one for one in info.types if not isinstance(one, inspect.NoneType)), unknown)
         case inspect.VarTupleType():
-            return (sample(info.item_type),)
+            return (sample(info.item_type, unknown),)
         case inspect.TupleType():
-            return tuple(map(sample, info.item_types))
+            return tuple(sample(one, unknown) for one in info.item_types)
         case inspect.DictType():
-            return {sample(info.key_type): sample(info.value_type)}
+            return {sample(info.key_type): sample(info.value_type, unknown)}
         case inspect.EnumType():
             return list(info.cls)[-1]
         case inspect.BoolType():
@@ -425,6 +438,16 @@ def test_records_are_read_and_written_as_ever(kind: type[Record]) -> None:
     expected, raw = sample(inspect.type_info(kind)), RECORDS[kind.__name__]
     assert records.decode(kind, raw, "path") == expected
     assert records.encode(expected) == raw
+
+
+@pytest.mark.parametrize("kind", STORED, ids=lambda kind: kind.__name__)
+def test_a_rewrite_keeps_fields_of_a_newer_version(kind: type[Record]) -> None:
+    newer = sample(inspect.type_info(kind), '{"newer":[1]}')
+    raw = records.encode(newer)
+    assert UNKNOWN_FIELDS.encode() not in raw and raw.count(b'"newer":[1]') == raw.count(b"{") - raw.count(
+        b'{"text":'
+    ) - raw.count(b'{"7":')
+    assert records.decode(kind, raw, "path") == newer
 
 
 def test_every_record_is_among_them() -> None:
@@ -457,6 +480,7 @@ BUILT = {
     "entry log record": entry_log_record(),
     "bookie ledger 1": ledger_state().encode(),
     "label 1": bytes(labels.make(LABELLED, 3)),
+    "label 1 with a nonce": bytes(labels.make(msgspec.structs.replace(LABELLED, nonce=1 << 61), 3)),
     "wal data object 1": b"".join(
         wal_object.encode_data(
             WAL, 17, 3, 15, 1_700_000_000_009, [BLOCK, NEXT_BLOCK, OTHER_BLOCK], [Tombstone(8, 4)]
@@ -470,7 +494,7 @@ BUILT = {
     "cursor begin 2": cursor_record.begin(5, cursor()),
     "cursor delta 2": cursor_record.delta(5, delta()),
     "cursor delete 2": cursor_record.delete(5),
-    "cursor survey 2": cursor_record.survey(5, survey()),
+    "cursor survey 2": cursor_record.delayed_snapshot(5, delayed_snapshot()),
     "deduplication 1": b"".join(dedup.encode(TOPIC, SNAPSHOT)),
     "deduplication of a topic that is gone 1": removal(),
 }

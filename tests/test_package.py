@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tarfile
 import time
@@ -32,21 +33,30 @@ def programs(packed: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     return install(packed[1], tmp_path_factory.mktemp("environment"), "s3", "security", "spark")
 
 
+def test_each_python_that_the_package_names_is_tested() -> None:
+    named = re.findall(r'"Programming Language :: Python :: ([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    checks = (ROOT / ".github/workflows/check.yml").read_text()
+    assert named and all(f'python: "{one}"' in checks or f'python: ["{one}"]' in checks for one in named)
+
+
 def test_the_sdist_and_the_wheel_have_every_file_of_every_room_and_no_test(packed: tuple[Path, Path]) -> None:
     sdist, wheel = packed
-    rooms = ("bookie", "cli", "serving", "wire")
-    sources = {str(file.relative_to(ROOT)) for room in rooms for file in (ROOT / room).rglob("*.py")}
+    links = [link for link in (ROOT / "quire").iterdir() if link.is_symlink()]
+    sources = {
+        f"quire/{file.relative_to(ROOT)}" for link in links for file in (ROOT / link.name).rglob("*.py")
+    }
     with tarfile.open(sdist) as one:
         in_sdist = {name.partition("/")[2] for name in one.getnames()}
     in_wheel = set(zipfile.ZipFile(wheel).namelist())
     assert sources <= in_sdist and {"LICENSE", "README.md", "pyproject.toml"} <= in_sdist
-    assert {f"quire/{name}" for name in sources} | {"quire/py.typed", "quire/wire/pulsar.proto"} <= in_wheel
+    assert sources | {"quire/py.typed", "quire/wire/pulsar.proto", "pyspark_quire.py"} <= in_wheel
+    assert any(name.startswith("quire/serving/console/static/") for name in in_wheel)
     assert not {name for name in in_wheel if name.startswith(("tests", "bench", "docs"))}
 
 
 @pytest.fixture(params=["an empty directory", "the clone"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where people may stand: a clone has a folder `quire`, which is not all of it."""
+    """Where people may stand: a clone has a folder `quire` as well."""
     return ROOT if request.param == "the clone" else tmp_path
 
 

@@ -92,6 +92,25 @@ async def test_swapped_disks(used: Path) -> None:
     assert tree(used) == before
 
 
+async def test_a_lost_metadata_store(tmp_path: Path) -> None:
+    """Another one would give ids of ledgers once more that the bookie has blocks of."""
+    server = Server(tmp_path)
+    await server.start()
+    assert await server.stop() == 0
+    kept = {file.name: file.read_bytes() for file in server.data.glob("metadata.db*")}
+    for name in kept:
+        (server.data / name).unlink()
+    refused = standalone(server.data)
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert "restore the metadata store that belongs to them" in refused.stderr.splitlines()[-1]
+    for name in [file.name for file in server.data.glob("metadata.db*")]:
+        (server.data / name).unlink()
+    for name, content in kept.items():
+        (server.data / name).write_bytes(content)
+    await server.start()
+    assert await server.stop() == 0
+
+
 async def test_a_data_directory_in_use(tmp_path: Path) -> None:
     server = Server(tmp_path)
     await server.start()
@@ -128,7 +147,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_directory_that_cannot_be_written(read_only: Path) -> None:
     for data in (read_only, read_only / "data"):
-        assert_refused(standalone(data), str(read_only), "cannot be written")
+        assert_refused(standalone(data), str(read_only), "is not writable")
         archive = ["--archive", f"file://{read_only.parent}/archive"]
         assert_refused(standalone(data, *archive), str(read_only), "Read-only file system")
 
@@ -231,7 +250,7 @@ NEVER = {
     "quire.client",
     "quire.spark_source.sidecar.worker",
 }
-HTTP = {"aiohttp", "prometheus_client", "attr", "yarl", "http.client", "urllib.request", "quire.runtime.rest"}
+HTTP = {"aiohttp", "attr", "yarl", "http.client", "urllib.request", "quire.runtime.rest"}
 HTTP |= {"quire.serving.admin", "quire.runtime.probes"}
 BROKER = {"quire.serving.broker", "quire.serving.session", "quire.serving.topic", "google.protobuf"}
 ON_REQUEST = {"quire.wal.directory", "quire.security.authentication", "joserfc", "quire.ledger.bookie_client"}
@@ -251,7 +270,7 @@ def test_the_disks_are_opened_before_the_broker_is_imported() -> None:
 
 
 def test_messages_are_served_before_http_is_imported() -> None:
-    found = imported("import quire.cli.standalone, quire.serving.broker, quire.ledger.ledgers")
+    found = imported("import quire.cli.standalone, quire.process.broker_parts")
     assert found >= BROKER
     assert not found & (NEVER | HTTP | {"quire.wal.directory", "joserfc"})
 

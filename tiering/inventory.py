@@ -1,6 +1,6 @@
-"""All segments of a cluster, as the metadata store tells them: whoever serves their topics, loaded or not.
+"""Inventory of all segments in the metadata store, of loaded and unloaded topics, and of all brokers.
 
-Reads the whole tree of topics, many records at a time: for what an operator asks, not for what runs by itself.
+It reads the records of all topics, so use it for operators' requests, not for background work.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound
 
 AT_ONCE: Final = 64
-"""Topics that are read, or ledgers that are asked for, at the same time."""
+"""Number of topics or ledgers that are read in parallel."""
 
 
 async def all_topics(store: MetadataStore) -> AsyncIterator[topics.Topic]:
-    """Every topic with all of its segments. One that is deleted meanwhile is left out."""
+    """Yield every topic with all its segments, except topics that are deleted during the call."""
     for tenant in await store.children(paths.TOPICS):
         for namespace in await store.children(f"{paths.TOPICS}/{tenant}"):
             for domain in await store.children(f"{paths.TOPICS}/{tenant}/{namespace}"):
@@ -33,17 +33,24 @@ async def all_topics(store: MetadataStore) -> AsyncIterator[topics.Topic]:
                             yield topic
 
 
+async def find_topic(store: MetadataStore, name: str) -> topics.Topic | None:
+    """Return a topic with all its segments, by its full name; None if it has no record."""
+    domain, _, local = name.partition("://")
+    tenant, namespace, topic = local.split("/", 2)
+    return await _load(store, paths.topic(tenant, namespace, topic, domain))
+
+
 async def _load(store: MetadataStore, path: str) -> topics.Topic | None:
     try:
         return await topics.load(store, path)
     except NotFound:
-        return None  # deleted meanwhile, or no topic but a node above topics
+        return None  # deleted during the call, or an inner node of the tree
 
 
 async def count_by_state(
     store: MetadataStore, is_flushed: Callable[[int], Awaitable[bool]]
 ) -> dict[str, dict[str, int]]:
-    """For each state its number of segments and their bytes. An active segment's bytes are not counted."""
+    """Return the number of segments and their bytes by state, without the bytes of active segments."""
     counts = {state.value: {"segments": 0, "bytes": 0} for state in SegmentState}
     unclear: list[SegmentRecord] = []
 

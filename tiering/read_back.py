@@ -1,18 +1,18 @@
-"""Reading a segment back from its object: the same question as a ledger's reader answers, the same answer.
+"""Reader of a segment from its object, with the interface of a ledger's reader.
 
-    entry ─ index row ─ chunk of whole runs ─ blocks, as views
+    entry ─ index row ─ chunk of whole runs ─ blocks, as memory views
             (cached)    (cached, read ahead)
 
-An object is read in *chunks*: the runs that begin within one stretch of `read_bytes_best` bytes of it, so that
-readers of one segment share chunks wherever they are in it. A chunk is fetched by one range read and proven, run by
-run against its index row, on a helper thread; what is in the cache is proven. A reader that goes on where it stopped
-has the next chunks fetched ahead.
+A *run* is a sequence of blocks with one row in the index and one checksum. A *stretch* is an aligned range of
+`read_bytes_best` bytes of an object. A *chunk* consists of all runs that begin within one stretch, so that all readers
+of a segment share chunks. A chunk is fetched by one range read, and each run is verified against its index row, on a
+helper thread. Only verified chunks are cached. The next chunks of a sequential reader are prefetched.
 
-`ArchiveCache` is shared by all readers of a process. It is bounded in bytes: chunks, indexes and what is on its way
-each. Two readers that want the same chunk make one fetch, and one that goes away does not end it for the other.
+`ArchiveCache` is shared by all readers of a process. Its chunks and its indexes are bounded in bytes, its fetches in
+number. Concurrent readers of the same chunk share one fetch, which continues if one reader is cancelled.
 
-Damage is a `SegmentError` that names object and offset; a missing object is `NotFound`: the metadata store names it, so
-it is a loss, and for the caller an error as any other.
+Damage raises a `SegmentError` with object and offset. A missing object raises `NotFound`. Such an object is lost,
+because the metadata store names it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from quire.objects.fetched import Fetched
 from quire.objects.store import BlockingStore, ObjectStore
 from quire.runtime import slow
 from quire.runtime.clock import Clock, SystemClock
+from quire.runtime.errors import NotFound
 from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_INDEX_CACHE_BYTES
 from quire.runtime.metrics import Histogram
 from quire.tiering.segment_object import (
@@ -41,26 +42,35 @@ from quire.wire.block import Buffer, peek
 from quire.wire.block_runs import first_blocks, skip_to_entry
 
 CHUNKS_AHEAD: Final = 3
-"""Chunks fetched ahead of a sequential reader."""
+"""Number of chunks that are prefetched for a sequential reader."""
 
 
 class ArchiveReader:
-    """A `SegmentReader` over one object. Any number of reads may run at once."""
+    """`SegmentReader` of one object, which allows concurrent reads.
 
-    def __init__(self, store: ObjectStore, pointer: ArchivePointer, cache: ArchiveCache) -> None:
+    The object is in `store`, or was moved to the archive's current store, `present`.
+    """
+
+    def __init__(
+        self, store: ObjectStore, pointer: ArchivePointer, cache: ArchiveCache, present: ObjectStore
+    ) -> None:
         self._store = store
+        self._present = present
         self._pointer = pointer
         self._cache = cache
         self._next_entry = -1
 
     async def index(self) -> Index:
-        """The segment's index and totals. Raises `SegmentError`, `NotFound`, `Unavailable`."""
+        """Return the segment's index and totals. Raises `SegmentError`, `NotFound`, `Unavailable`."""
+        if self._store is not self._present:
+            self._store = self._present = await find_home(self._pointer, self._store, self._present)
         return await self._cache.index(self._store, self._pointer)
 
     async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Whole, proven blocks, the first contains `first_entry`; [] after the segment's end.
+        """Return whole, verified blocks; the first contains `first_entry`. Return [] after the segment's end.
 
-        At least one block, then as many as `bytes_max` and the chunk allow. `SegmentError`, `NotFound`, `Unavailable`.
+        At least one block is returned, then as many as `bytes_max` and the chunk allow. Raises `SegmentError`,
+        `NotFound`, `Unavailable`.
         """
         index = await self.index()
         if first_entry > index.footer.last_entry:
@@ -77,7 +87,7 @@ class ArchiveReader:
         return blocks
 
     async def find_time(self, time_ms: int) -> int:
-        """The entry where reading must begin so that no block whose clock is `time_ms` or later is missed."""
+        """Return an entry such that no block with a clock (ms) of `time_ms` or later lies before it."""
         index = await self.index()
         return index.row(index.find_time(time_ms)).first_entry
 
@@ -89,16 +99,30 @@ class ArchiveReader:
             self._cache.fetch_ahead(self._store, index, stretch)
 
 
+async def find_home(pointer: ArchivePointer, recorded: ObjectStore, present: ObjectStore) -> ObjectStore:
+    """Return the store that has the object: `recorded`, or `present` if it was moved there.
+
+    Return `recorded` if neither store has the object. Names are unique over all stores. Raises `Unavailable`.
+    """
+    for store in (recorded, present) if recorded is not present else ():
+        try:
+            await store.size(pointer.name)
+            return store
+        except NotFound:
+            continue
+    return recorded
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Proven bytes of an object from `offset` on: whole runs."""
+    """Verified bytes of an archived object from `offset` on: whole runs, each with its own checksum."""
 
     offset: int
     content: memoryview
 
 
 class ArchiveCache:
-    """All methods on the loop."""
+    """Cache of chunks and indexes. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -108,13 +132,13 @@ class ArchiveCache:
     ) -> None:
         self._clock = clock or SystemClock()
         self.read_s = Histogram()
-        """How long each read of a chunk from the store took."""
+        """Latency of each read of a chunk from the store, in seconds."""
         self._indexes: Fetched[Index] = Fetched(index_bytes_max, lambda index: index.memory_bytes)
         self._chunks: Fetched[Chunk] = Fetched(chunk_bytes_max, lambda chunk: len(chunk.content))
 
     @property
     def bytes_held(self) -> int:
-        """What the cache holds, in bytes, for metrics."""
+        """Bytes of cached chunks and indexes, for metrics."""
         return self._indexes.bytes_held + self._chunks.bytes_held
 
     async def index(self, store: ObjectStore, pointer: ArchivePointer) -> Index:
@@ -122,16 +146,16 @@ class ArchiveCache:
         return self._indexes.get(key) or await self._indexes.fetch(key, lambda: load_index(store, pointer))
 
     async def chunk(self, store: ObjectStore, index: Index, stretch: int) -> Chunk:
-        """The runs of the object that begin within stretch number `stretch`; there must be one."""
+        """Return the runs of the object that begin within stretch number `stretch`; there must be at least one run."""
         key = (store.url, index.object_name, stretch)
         return self._chunks.get(key) or await self._chunks.fetch(
             key, lambda: self._load(store, index, stretch)
         )
 
     def fetch_ahead(self, store: ObjectStore, index: Index, stretch: int) -> None:
-        """Begin to fetch a chunk, if there is room for another fetch; nothing if the stretch has no run."""
+        """Start to fetch a stretch's chunk, if the limit of fetches allows it and a run begins within the stretch."""
         key = (store.url, index.object_name, stretch)
-        # Looking at what is there already makes it younger than the chunk being read, which is needed no longer.
+        # `get` also marks a prefetched chunk as recently used, so that it is evicted after the current chunk.
         if self._chunks.get(key) is None and _rows_of(index, stretch, store.read_bytes_best):
             self._chunks.fetch_ahead(key, lambda: self._load(store, index, stretch))
 
@@ -147,21 +171,21 @@ class ArchiveCache:
         return chunk
 
     async def close(self) -> None:
-        """End what is on its way and forget all."""
+        """Cancel fetches, and drop all chunks and indexes."""
         await self._indexes.close()
         await self._chunks.close()
 
 
 async def load_index(store: ObjectStore, pointer: ArchivePointer) -> Index:
-    """Footer and index of an object, proven against its pointer, in one or two range reads."""
+    """Read an object's footer and index in one or two range reads, and verify them by the pointer."""
     place = place_of(pointer.name, store.url)
     guess = min(TAIL_GUESS_BYTES, pointer.bytes)
     if guess < FOOTER_BYTES:
-        raise SegmentError("a pointer tells of an object too short for a segment", place, 0)
+        raise SegmentError("a pointer's length is too short for a segment object", place, 0)
     tail = await store.get_range(pointer.name, pointer.bytes - guess, guess)
     footer = read_footer(tail, pointer.bytes, place)
     if footer_crc(tail) != pointer.crc:
-        raise SegmentError("an object is not the one that was recorded", place, pointer.bytes - FOOTER_BYTES)
+        raise SegmentError("the object's footer differs from its record", place, pointer.bytes - FOOTER_BYTES)
     needed = footer.index_bytes + FOOTER_BYTES
     if needed > guess:
         tail = await store.get_range(pointer.name, pointer.bytes - needed, needed)
@@ -174,7 +198,7 @@ async def _load_chunk(store: ObjectStore, index: Index, stretch: int) -> Chunk:
 
 
 def fetch_runs(store: BlockingStore, index: Index, rows: range) -> Chunk:
-    """Read the runs of `rows` in one range and prove each. Blocks: for helper threads and Spark's executors."""
+    """Read the runs of `rows` in one range read and verify each. This call blocks its thread."""
     first, last = index.row(rows[0]), index.row(rows[-1])
     content = memoryview(store.get_range(index.object_name, first.offset, last.end - first.offset))
     for number in rows:

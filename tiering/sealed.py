@@ -1,7 +1,7 @@
-"""Small things at rest in the archive beside segments: one line that proves the rest, then the rest.
+r"""Format of small objects in the archive beside segments: a line with a checksum, then the content.
 
-QUIRE KIND VERSION CRC BYTES\n      in ASCII; CRC32C over what follows as eight hex digits, and its length
-what follows                        as the kind says
+QUIRE KIND VERSION CRC BYTES\n      in ASCII; CRC32C over the content as eight hex digits, and its length
+content                             defined by the kind
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ def seal(kind: str, version: int, content: bytes) -> bytes:
 
 
 def unseal(kind: str, version: int, sealed: Buffer, where: str) -> bytes:
-    """What was sealed. Raises `CorruptionError` that names `where`: it is damaged, or of another kind or version."""
+    """Return the verified content of a sealed object.
+
+    Raises `CorruptionError`, which contains `where`, for damage or another kind or version.
+    """
     line, _, content = bytes(sealed).partition(b"\n")
     words = line.split(b" ")
     if len(words) != 5 or words[:2] != [b"QUIRE", kind.encode()]:
-        raise CorruptionError(f"{where} is no {kind}")
+        raise CorruptionError(f"{where} is not a {kind}")
     if words[2] != b"%d" % version:
         raise CorruptionError(
             f"{where} is a {kind} of version {words[2].decode(errors='replace')}, not {version}"

@@ -1,11 +1,11 @@
-"""A segment's label: an object beside the segment's own that says whose segment it is.
+"""Segment label: a small object beside each segment object, with the segment's topic and record.
 
-    segments/LEDGER-UNIQUE          the object
-    segments/LEDGER-UNIQUE.label    `sealed` JSON of a `SegmentLabel`, kind "label", version 1
+    segments/LEDGER-CLUSTER-UNIQUE          the segment object
+    segments/LEDGER-CLUSTER-UNIQUE.label    `sealed` JSON of a `SegmentLabel`, kind "label", version 1
 
-The segment object proves its blocks, and its ledger's id stands in it; which topic the ledger belonged to, and what
-the topic's list said of it, stands in the metadata store, and here for the day on which that is lost (`quire.rescue`).
-It is put before the segment is recorded as archived, and goes before its object.
+The segment object contains only the segment's blocks and ledger id. The segment's topic, and its record in the topic's
+segment list, are in the metadata store. The label contains a copy of both, for a rescue after a loss of the metadata
+store (`quire.rescue`). The label is put before the segment is recorded as archived, and is deleted before its object.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ _VERSION: Final = 1
 
 
 class SegmentLabel(Record, frozen=True):
-    """`segment` is as it is recorded when it is archived, pointer included."""
+    """Content of a label. `segment` is the record of the archived segment, including the pointer.
+
+    `generation` is the topic's generation. In labels of older versions, it is 0, and `cluster` is empty.
+    """
 
     topic: str
     segment: SegmentRecord
+    generation: int = 0
+    cluster: str = ""
 
 
 def label_of(name: str) -> str:
-    """The name of an object's label."""
+    """Return the name of an object's label."""
     return name + SUFFIX
 
 
@@ -40,11 +45,11 @@ def make(label: SegmentLabel) -> bytes:
 
 
 async def read(store: ObjectStore, name: str) -> SegmentLabel:
-    """The label that lies at `name`. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
+    """Read the label `name`. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
     found = await store.get_range(name, 0, await store.size(name))
     label = decode(SegmentLabel, unseal(_KIND, _VERSION, found, f"object {name}"), name)
     pointer = label.segment.archive
-    if pointer is not None:  # by what URL the store was reached then says nothing about today
+    if pointer is not None:  # the store's URL may have changed
         label = msgspec.structs.replace(
             label,
             segment=msgspec.structs.replace(

@@ -1,13 +1,13 @@
-"""The segment object: one sealed segment as the bytes of one object.
+"""Segment object: one sealed segment as one object in the archive.
 
-    blocks      the segment's blocks (`quire.wire.block`), as they are, one after the other
+    blocks      the segment's blocks (`quire.wire.block`), unchanged, one after the other
     index       one row per run: whole blocks of up to 64 KiB together, or one larger block
     footer      104 bytes at the very end
 
     row     offset size  field
                  0    8  first entry      of the run's first block
                  8    8  first index      topic-wide index of the run's first message
-                16    8  clock            of the run's first block, ms; never falls from row to row
+                16    8  clock            of the run's first block, ms; never decreases from row to row
                 24    8  offset           of the run from the start of the object
                 32    4  length           of the run in bytes
                 36    4  crc              CRC32C over the run
@@ -30,12 +30,12 @@
                 88    8  last clock       of the last block, ms
                 96    8  object bytes     length of the whole object
 
-All integers are big-endian. Each checksum proves the next: a pointer in the metadata store holds the object's
-length and its footer crc, the footer proves the index, a row proves its run, so a range read of any run can be
-trusted without a look at a block's own checksums. Runs follow one another without a gap. An object that is not
-exactly so is damage (`SegmentError`), which names object and offset; nothing in it is skipped.
+All integers are big-endian. Each checksum covers the next: a pointer in the metadata store contains the object's length
+and footer crc, the footer contains the index's checksum, and a row contains its run's. So a range read of any run needs
+no check of the blocks' own checksums. Runs follow one another without a gap. An object that deviates from this layout
+is damaged; the `SegmentError` contains object and offset. Readers skip no part of an object.
 
-A core: no I/O. `SegmentBuilder` makes the bytes after the blocks, `read_footer` and `Index` read them.
+Performs no I/O. `SegmentBuilder` builds the bytes after the blocks, `read_footer` and `Index` read them.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ _CLOCK_OFFSET: Final = 16
 ROW_BYTES: Final = _ROW.size
 FOOTER_BYTES: Final = _PREFIX.size + _CHECKED.size
 TAIL_GUESS_BYTES: Final = 256 * 1024
-"""A first read from the end of this many bytes finds footer and index of a segment of up to 400 MiB."""
+"""Bytes of the first read, from the end: it contains footer and index of a segment of up to 400 MiB."""
 
 assert ROW_BYTES == 40
 assert FOOTER_BYTES == 104
 
 
 class SegmentError(CorruptionError):
-    """Bytes that should be a segment object are not one."""
+    """Raised for a damaged segment object, or for damaged blocks that should form one."""
 
 
 class Footer(NamedTuple):
-    """What a segment object says of itself. `blocks_bytes` is also where the index begins."""
+    """Footer of a segment object. `blocks_bytes` is also the offset of the index."""
 
     blocks_bytes: int
     row_count: int
@@ -94,13 +94,13 @@ class Footer(NamedTuple):
         return self.row_count * ROW_BYTES
 
     def says_the_same(self, other: Footer) -> bool:
-        """Whether both tell of the same blocks, however these are cut into runs."""
+        """Return whether both footers describe the same blocks, even if the blocks are divided into other runs."""
         cut = {"row_count": 0, "index_crc": 0, "object_bytes": 0}
         return self._replace(**cut) == other._replace(**cut)
 
 
 class Row(NamedTuple):
-    """One run. `offset` is from the start of the object, `length` in bytes."""
+    """Index row of one run. `offset` is from the start of the object, `length` in bytes."""
 
     first_entry: int
     first_index: int
@@ -115,10 +115,9 @@ class Row(NamedTuple):
 
 
 class SegmentBuilder:
-    """Takes a segment's blocks in order and makes what follows them in the object.
+    """Builder of a segment object's index and footer from its blocks, in order; the caller writes the blocks.
 
-    The caller writes the blocks themselves. `first_entry` and so on are asserted against the order of a ledger:
-    blocks that do not follow one another are damage at their source and raise `SegmentError`.
+    Blocks that are not consecutive in their ledger are damage at their source and raise `SegmentError`.
     """
 
     def __init__(self, ledger_id: int) -> None:
@@ -127,7 +126,7 @@ class SegmentBuilder:
         self.blocks_bytes = 0
         self.block_count = 0
         self.lost_messages = 0
-        """Of blank blocks, which stand for what was lost and given up."""
+        """Number of messages in blank blocks, which replace lost entries that were given up."""
         self._first: BlockHeader | None = None
         self._last: BlockHeader | None = None
         self._last_messages = 0
@@ -137,10 +136,10 @@ class SegmentBuilder:
         self._run_crc = 0
 
     def add(self, block: Buffer) -> None:
-        """Take the next block, after proving its header, table and entries. `BlockError`, `SegmentError`."""
+        """Verify the next block, and add it to the index. Raises `BlockError`, `SegmentError`."""
         header = verify(block)
         if len(block) != header.length:
-            raise SegmentError(f"a block of {header.length} bytes came in {len(block)} bytes")
+            raise SegmentError(f"a block of {header.length} bytes has {len(block)} bytes")
         self._check_order(header)
         if self._run_bytes and self._run_bytes + header.length > ARCHIVE_INDEX_RUN_BYTES:
             self._end_run()
@@ -158,7 +157,7 @@ class SegmentBuilder:
             self.lost_messages += self._last_messages
 
     def finish(self) -> tuple[Footer, bytes]:
-        """The footer, and index and footer as bytes. At least one block was added."""
+        """Return the footer, and the encoded index and footer. At least one block must have been added."""
         assert self._first is not None and self._last is not None, "an empty segment has no object"
         self._end_run()
         index = bytes(self._rows)
@@ -182,8 +181,8 @@ class SegmentBuilder:
     def _check_order(self, header: BlockHeader) -> None:
         if header.ledger_id != self.ledger_id or header.first_entry != self.next_entry:
             raise SegmentError(
-                f"ledger {self.ledger_id} should go on with entry {self.next_entry}, but a block of "
-                f"(ledger {header.ledger_id}, entry {header.first_entry}) came"
+                f"ledger {self.ledger_id} must continue with entry {self.next_entry}, but the next block has "
+                f"(ledger {header.ledger_id}, entry {header.first_entry})"
             )
         last = self._last
         if last is None:
@@ -191,8 +190,8 @@ class SegmentBuilder:
         index = last.first_index + self._last_messages
         if header.first_index != index or header.clock_ms < last.clock_ms:
             raise SegmentError(
-                f"block (ledger {self.ledger_id}, entry {header.first_entry}) has message index "
-                f"{header.first_index} and clock {header.clock_ms} after {index} and {last.clock_ms}"
+                f"block (ledger {self.ledger_id}, entry {header.first_entry}) has message index {header.first_index} "
+                f"and clock {header.clock_ms} ms; expected {index} and at least {last.clock_ms} ms"
             )
 
     def _end_run(self) -> None:
@@ -209,43 +208,43 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 def footer_crc(tail: Buffer) -> int:
-    """The checksum that a pointer holds, from an object's last `FOOTER_BYTES` bytes."""
+    """Return the footer's checksum, which a pointer contains. `tail` ends with the whole footer."""
     return _U32.unpack_from(tail, len(tail) - FOOTER_BYTES + 12)[0]  # type: ignore[no-any-return]
 
 
 def read_footer(tail: Buffer, object_bytes: int, name: str) -> Footer:
-    """The footer, from an object's last bytes (`FOOTER_BYTES` at least). `SegmentError` names object and offset."""
+    """Decode the footer from an object's last bytes, at least `FOOTER_BYTES`. Raises `SegmentError`."""
     start = len(tail) - FOOTER_BYTES
     at = object_bytes - FOOTER_BYTES
     if start < 0 or at < 0:
-        raise SegmentError("an object is too short for a segment", name, 0)
+        raise SegmentError("an object is too short for a segment object", name, 0)
     magic, version, flags, crc = _PREFIX.unpack_from(tail, start)
     if magic != MAGIC or version != VERSION or flags:
-        raise SegmentError(f"no footer of a segment of version {VERSION}", name, at)
+        raise SegmentError(f"no valid footer of a segment object of version {VERSION}", name, at)
     if crc32c(memoryview(tail)[start + _PREFIX.size :]) != crc:
         raise SegmentError("a segment's footer does not match its checksum", name, at)
     footer = Footer._make(_CHECKED.unpack_from(tail, start + _PREFIX.size))
     expected = footer.blocks_bytes + footer.index_bytes + FOOTER_BYTES
     if footer.object_bytes != object_bytes or expected != object_bytes or not footer.row_count:
         raise SegmentError(
-            f"a segment's footer tells of {expected} bytes, but there are {object_bytes}", name, at
+            f"a segment's footer describes {expected} bytes, but the object has {object_bytes}", name, at
         )
     return footer
 
 
 class Index:
-    """A segment's footer and rows. Holds the index as its bytes: 40 for each 64 KiB of the segment.
+    """Footer and index of a segment object. The index stays encoded: 40 bytes for each 64 KiB of the segment.
 
-    `tail` are the object's last bytes, the whole index among them. Raises `SegmentError`.
+    `tail` contains the object's last bytes, including the whole index. Raises `SegmentError`.
     """
 
     def __init__(self, footer: Footer, tail: Buffer, object_name: str, store_url: str = "") -> None:
         end = len(tail) - FOOTER_BYTES
-        assert end >= footer.index_bytes, "the tail does not hold the whole index"
+        assert end >= footer.index_bytes, "the tail contains the whole index"
         self.footer = footer
         self.object_name = object_name
         self.place = place_of(object_name, store_url)
-        """The object as errors call it."""
+        """URL of the store and name of the object, for errors."""
         self._rows = bytes(memoryview(tail)[end - footer.index_bytes : end])
         if crc32c(self._rows) != footer.index_crc:
             raise SegmentError(
@@ -267,23 +266,23 @@ class Index:
         return map(Row._make, _ROW.iter_unpack(self._rows))
 
     def last_entry(self, number: int) -> int:
-        """The last entry of a run."""
+        """Return the last entry of run `number`."""
         return self.row(number + 1).first_entry - 1 if number + 1 < len(self) else self.footer.last_entry
 
     def find_entry(self, entry: int) -> int:
-        """Number of the row whose run holds `entry` (the first or last row for one outside)."""
+        """Return the number of the row whose run contains `entry`; the first or last row if no run does."""
         return max(0, bisect_right(range(len(self)), entry, key=self._first_entry) - 1)
 
     def find_offset(self, offset: int) -> int:
-        """Number of the first row that begins at or after `offset`; `len(self)` when none does."""
+        """Return the number of the first row that begins at or after `offset`; `len(self)` if there is none."""
         return bisect_left(range(len(self)), offset, key=self._offset)
 
     def find_time(self, time_ms: int) -> int:
-        """Number of the row where reading must begin to miss no block with a clock of `time_ms` or later."""
+        """Return the number of the row to read from, so that no block with a clock of `time_ms` or later is missed."""
         return max(0, bisect_left(range(len(self)), time_ms, key=self._clock) - 1)
 
     def slices(self, bytes_target: int) -> list[range]:
-        """The rows cut into ranges of about `bytes_target` bytes of blocks, for readers in parallel."""
+        """Divide the rows into ranges of about `bytes_target` bytes of blocks, for parallel readers."""
         cuts = []
         start = 0
         while start < len(self):
@@ -303,11 +302,11 @@ class Index:
 
 
 def verify_run(run: Buffer, row: Row, name: str) -> None:
-    """Prove the bytes of one run. `SegmentError` names object and offset."""
+    """Verify the bytes of one run. Raises `SegmentError` with object and offset."""
     if len(run) != row.length or crc32c(run) != row.crc:
         raise SegmentError("a run of blocks does not match its checksum", name, row.offset)
 
 
 def place_of(object_name: str, store_url: str) -> str:
-    """An object as errors call it."""
+    """Return the URL of the store and the name of the object, for errors."""
     return f"{store_url.partition('?')[0].rstrip('/')}/{object_name}" if store_url else object_name

@@ -1,50 +1,67 @@
-"""Closing a WAL, as a state machine: what its record and its objects say in; reads, one fence and one record out.
+"""State machine that closes a WAL. Input: its record, a listing, headers. Output: reads, one fence, one record.
 
-    state      does
-    CLAIMING   OPEN -> CLOSING in the record, by version; or joins one that is CLOSING
-    PROBING    lists the objects, reads their headers from the trim point on, many at once, and judges them in order
-    FENCING    puts the fence at the first hole
-    DOUBTING   something seems damaged: looks at it again, and at the record, before it says so
-    RECORDING  CLOSING -> CLOSED in the record, with the end, by version
-    ENDED      closed, by us or by another, or damaged
+Numbers such as W6 refer to the laws in `docs/decisions/wal.md`.
 
-From the claim on the WAL's writer cannot trim: what lies at the trim point is there, or is a hole for good (W6). The
-end is where the lowest fence lies. It is put at the first hole, by a conditional upload, and only then is anything
-judged absent: an upload of the writer's that was under way comes before the fence, and counts, or not at all (W7). Any
-number of closes may run at once, or be cut off anywhere: they find the same fence, one of them records it, and the
-others take the end that is recorded, whatever they have found: objects may be gone by then, for they are in a set.
+    state      action
+    CLAIMING   changes the record from OPEN to CLOSING, by compare-and-set; or joins a close in progress
+    PROBING    lists the objects, reads many headers in parallel from the trim point on, and judges them in order
+    FENCING    puts the fence at the first hole (missing object)
+    DOUBTING   reads an object that seems damaged or missing, and the record, again before it reports damage
+    RECORDING  rereads the fence in the verified store; changes the record to CLOSED, with the end, by compare-and-set
+    ENDED      the WAL is closed, by this process or another one, or damage was reported
 
-A hole is only what the store says is not there; one that does not answer is asked again, by the shell (W13). A hole is
-*damage* when an object behind it says that all up to there was durable once, and so is what cannot be read (W8). The
-objects of a whole window may be gone, one after another, and what they knew with them. So the store is asked once what
-it lists: nothing is put beyond the window of a hole before the hole's object is durable, and what is listed there says
-so by its number, whatever it holds. A listing is evidence by what it shows, never by what it lacks.
+**The end.** After the claim the writer cannot trim: no object from the trim point on is deleted until the WAL is closed
+(W6). The WAL ends at its lowest fence. A close puts a fence at the first hole, by a conditional upload. Only the fence
+makes the hole the end: an upload of the writer either precedes the fence and counts, or fails (W7). Any number of
+processes may close the WAL concurrently, and each may crash at any step. They find the same fence, and one of them
+records it. The others use the recorded end, even if they found no fence, because the objects may have been copied into
+a set and deleted meanwhile.
 
-But damage is said only of what is so when it is looked at once more: the object may have come between the look at its
-place and that at its witness; and of a WAL that nobody has closed meanwhile. `accept_loss`, an operator's word, passes
-over damage, and the record tells what was lost.
+**Holes.** Only the store's answer that the object does not exist proves a hole; the shell repeats requests without an
+answer (W13). A hole is *damage* if a later object, its *witness*, proves that the missing object was durable: the
+header of each object contains the number up to which all objects were durable (`confirmed_seq`). An object with a wrong
+checksum is also damage (W8), and so is a fence with a witness: a close put the fence while the witness's file system
+was not mounted.
+
+All objects of the writer's upload window may be missing, so that no header can be a witness. Therefore the close also
+lists the objects once. The writer uploads an object beyond the window of a hole only after the missing object was
+durable, so a listed object beyond the window proves damage. A listing proves that its objects exist, but not that other
+objects are absent.
+
+**Outdated records.** If a set covers the hole, but the record does not name the set, the missing object was durable. It
+was deleted after a newer record named the set. So this record is an older copy, for example after a restore of the
+metadata, and the close fails, even with `accept_loss`.
+
+**Damage.** An object that the store has but cannot read (`Unreadable`) is neither a hole nor damage, unless an operator
+accepts its loss. Damage is reported only after a second read of the object, and only while the record is unchanged: the
+object may have been uploaded after the first read and before the read of its witness. With `accept_loss`, on an
+operator's order, the close skips damaged objects, and the record lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from quire.metadata.records import WalRecord, WalState
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import CorruptionError, QuireError, Unavailable, Unreadable
 from quire.runtime.limits import WAL_UPLOADS_MAX
 from quire.runtime.transitions import Transitions
+from quire.wal.proof import RecordOutdated
 from quire.wal.wal_object import Header, Kind, data_name
 
+Found = Header | CorruptionError | Unreadable | None
+"""Result of reading an object's header: the header, damage, or `Unreadable`; None if the object does not exist."""
+
 READS_MAX: Final = 32
-"""Headers that are read at once."""
+"""Number of headers that are read in parallel."""
 
 
 class WalDamaged(CorruptionError):
-    """Objects of a WAL that were acknowledged are gone, or cannot be read. The first is `seq`."""
+    """Raised if objects with acknowledged blocks are missing or damaged; `seq` is the number of the first of them."""
 
     def __init__(self, what: str, wal: str, seq: int) -> None:
         super().__init__(f"WAL {wal} cannot be closed: {what}", data_name(wal, seq), 0)
@@ -62,15 +79,16 @@ class State(Enum):
 
 
 class Event(Enum):
-    CLAIMED = "the record says that it is being closed"
-    HOLE = "there is no object, and none behind it says that there was one"
-    TAKEN = "an object or another fence came before"
-    END_FOUND = "a fence lies there"
-    DAMAGE_FOUND = "an object cannot be read, or is gone"
-    WAS_NONE = "it came late, or is read now"
-    LOSS_ACCEPTED = "nobody has closed it meanwhile, and an operator accepts the loss"
-    CLOSED = "the record says where it ends"
-    DAMAGED = "nobody has closed it meanwhile"
+    CLAIMED = "the record is CLOSING"
+    HOLE = "the object does not exist, and no later one proves that it did"
+    TAKEN = "another upload or another fence was first"
+    END_FOUND = "there is a fence"
+    DAMAGE_FOUND = "an object cannot be read, or is missing"
+    WAS_NONE = "the object was put late, or can be read now"
+    LOSS_ACCEPTED = "no other process has closed the WAL, and an operator accepts the loss"
+    END_LOST = "the verified store does not contain the fence"
+    CLOSED = "the record contains the end"
+    DAMAGED = "no other process has closed the WAL"
 
 
 TRANSITIONS: Final = Transitions(
@@ -88,45 +106,60 @@ TRANSITIONS: Final = Transitions(
         (State.CLAIMING, Event.CLOSED): State.ENDED,
         (State.DOUBTING, Event.CLOSED): State.ENDED,
         (State.RECORDING, Event.CLOSED): State.ENDED,
+        (State.RECORDING, Event.END_LOST): State.ENDED,
     },
 )
 
 
 class ClosingEffects(Protocol):
-    """What a close asks of the world; each is answered by an event, not within the call, and once."""
+    """Effects of a close. The shell reports the result of each by one later call to the core."""
 
     def read_record(self) -> None:
-        """Answer by `core.record_read`."""
+        """Start reading the record. The result is delivered to `core.record_read`."""
         ...
 
     def write_record(self, record: WalRecord, version: int) -> None:
-        """Write the record over that version; answer by `core.record_written`, or `core.record_doubtful` when it was
-        another version, or nobody knows."""
+        """Start writing the record, by compare-and-set with `version`. Success is delivered to `core.record_written`.
+
+        After a conflict, or if the outcome is unknown, `core.record_doubtful` is called. A CLOSED record is written
+        only if the verified store contains the fence and nothing that proves another end; else `core.end_unproven` is
+        called.
+        """
         ...
 
-    def list_objects(self) -> None:
-        """What the store lists of the WAL; answer by `core.listed`. Asked for once."""
+    def list_objects(self, record: WalRecord) -> None:
+        """Start one listing of the WAL's objects in the store. The result is delivered to `core.listed`."""
         ...
 
     def read_header(self, seq: int) -> None:
-        """The header of an object; answer by `core.header_read`."""
+        """Start reading the header of object `seq`. The result is delivered to `core.header_read`."""
+        ...
+
+    def look_again(self, seq: int) -> None:
+        """Verify that both stores are the cluster's, then read the header again; call `core.header_read`."""
         ...
 
     def put_fence(self, seq: int) -> None:
-        """A fence, if there is no object; answer by `core.fenced` or `core.fence_refused`."""
+        """Start the conditional upload of a fence as object `seq`. Calls `core.fenced` on success.
+
+        Calls `core.fence_refused` if an object or another fence with this number exists.
+        """
         ...
 
     def closed(self, record: WalRecord) -> None:
-        """The WAL is closed, and this is its record."""
+        """Complete the close: return the record to the caller."""
         ...
 
-    def damaged(self, error: WalDamaged) -> None:
-        """It stays as it is, being closed, until an operator accepts the loss."""
+    def damaged(self, error: QuireError) -> None:
+        """Raise `error` to the caller. A damaged WAL stays CLOSING until an operator accepts the loss."""
         ...
 
 
 class ClosingCore:
-    """`look_behind`: so many objects behind a hole may tell that it was an object once: the longest window there is."""
+    """Close of one WAL. `look_behind` is the maximum upload window of a writer, in objects.
+
+    Each of the `look_behind` objects after a hole may prove that the missing object was durable.
+    """
 
     def __init__(
         self,
@@ -144,21 +177,24 @@ class ClosingCore:
         self._record: WalRecord
         self._version = -1
         self._next_seq = -1
-        """All before it is judged."""
+        """Number of the object to judge next; all lower ones are judged."""
         self._last_listed: int | None = None
-        """The last object that is listed, -1 when none is; None: there is no listing yet."""
-        self._found: dict[int, Header | CorruptionError | None] = {}
-        """What lies behind what is judged, as far as it was read; None: nothing."""
+        """Number of the last listed object; -1 if the listing is empty, None before the listing."""
+        self._covered_seq = -1
+        """Number of the last object that is covered by sets which the record does not name."""
+        self._found: dict[int, Found] = {}
+        """Results of reads from the first unjudged object on; None where the object does not exist."""
         self._reading: set[int] = set()
         self._lost: list[int] = []
-        self._damage: WalDamaged | None = None
+        self._is_unproven = False
+        self._damage: WalDamaged | Unreadable | None = None
 
     def start(self) -> None:
         self._effects.read_record()
 
     # -- the record --------------------------------------------------------------------------------------
     def record_read(self, record: WalRecord, version: int) -> None:
-        """The record, and its version."""
+        """Handle the record that was read, and its version."""
         self._record, self._version = record, version
         if record.state is WalState.CLOSED:
             self._closed(record)
@@ -166,12 +202,20 @@ class ClosingCore:
             self._claim()
         elif self.state is State.DOUBTING:
             self._believe()
+        elif self._is_unproven:
+            self.state = TRANSITIONS.next(self.state, Event.END_LOST)
+            self._effects.damaged(
+                Unavailable(
+                    f"WAL {record.uuid} is not closed: its end {self._next_seq} could not be proven again, as when a "
+                    "mount vanishes for a while; try again"
+                )
+            )
         else:
             assert self.state is State.RECORDING
             self._write_end()
 
     def record_written(self, record: WalRecord, version: int) -> None:
-        """It is there, and has this version."""
+        """Handle the record that was written, and its new version."""
         self._record, self._version = record, version
         if record.state is WalState.CLOSED:
             self._closed(record)
@@ -179,7 +223,12 @@ class ClosingCore:
             self._claim()
 
     def record_doubtful(self) -> None:
-        """Another version was there, or the outcome is not known."""
+        """Read the record again, after a conflict or an unknown outcome."""
+        self._effects.read_record()
+
+    def end_unproven(self) -> None:
+        """Fail the close, unless another process has finished it, because the verified store does not prove the end."""
+        self._is_unproven = True
         self._effects.read_record()
 
     def _claim(self) -> None:
@@ -202,17 +251,21 @@ class ClosingCore:
     def _probe(self) -> None:
         self.state = TRANSITIONS.next(self.state, Event.CLAIMED)
         self._next_seq = self._record.trim_seq
-        self._effects.list_objects()
+        self._effects.list_objects(self._record)
         self._judge()
 
-    def listed(self, last_seq: int) -> None:
-        """The greatest number of an object or a fence that the store lists, -1: it lists none."""
-        self._last_listed = last_seq
+    def listed(self, last_seq: int, covered_seq: int = -1) -> None:
+        """Handle the listing: `last_seq` is the greatest number of an object or fence; -1 if there are none.
+
+        `covered_seq` is the last object that is covered by sets which the record does not name; -1 if there are no such
+        sets.
+        """
+        self._last_listed, self._covered_seq = last_seq, covered_seq
         if self.state is State.PROBING:
             self._judge()
 
-    def header_read(self, seq: int, found: Header | CorruptionError | None) -> None:
-        """What an object says of itself; None: the store says that there is none."""
+    def header_read(self, seq: int, found: Found) -> None:
+        """Handle the result of a read; None if the store answered that the object does not exist."""
         self._reading.discard(seq)
         self._found[seq] = found
         if self.state is State.PROBING:
@@ -221,39 +274,53 @@ class ClosingCore:
             self._look_again(found)
 
     def _judge(self) -> None:
-        """Judge in order what was read; then read on."""
+        """Judge the results that were read, in order; then read more headers."""
         while self._next_seq in self._found:
             found = self._found[self._next_seq]
-            if found is None:
-                if self._judge_hole():
+            if found is None or _is_fence(found):
+                if self._judge_end():
                     return
                 break
-            if isinstance(found, CorruptionError):
-                self._doubt(str(found))
+            if isinstance(found, Unreadable):
+                self._doubt(found)
                 return
-            if found.kind is Kind.FENCE:
-                self._end()
+            if isinstance(found, CorruptionError):
+                self._doubt(self._damaged(str(found)))
                 return
             self._pass()
         self._read_on()
 
-    def _judge_hole(self) -> bool:
-        """Whether what is behind it was listed and read, and so it is judged."""
+    def _judge_end(self) -> bool:
+        """Judge the hole or fence at `_next_seq`. Return False until the listing and later objects are read."""
         behind = self._behind()
         if self._last_listed is None or not all(seq in self._found for seq in behind):
             return False
         witness = next((seq for seq in behind if self._knows_of_hole(self._found[seq])), None)
         if witness is None and self._last_listed > behind[-1]:
             witness = self._last_listed
+        unreadable = None if self._accept_loss else self._unreadable(behind)
         if witness is not None:
-            self._doubt(f"an object is gone that was durable when object {witness} was made")
+            self._doubt(
+                self._damaged(f"an object is missing that was durable when object {witness} was created")
+            )
+        elif self._covered_seq >= self._next_seq:
+            self._doubt(self._damaged("an object is missing whose blocks are in a set"))
+        elif unreadable is not None:
+            self._doubt(unreadable)
+        elif self._found[self._next_seq] is not None:
+            self.fenced()
         else:
             self.state = TRANSITIONS.next(self.state, Event.HOLE)
             self._effects.put_fence(self._next_seq)
         return True
 
-    def _knows_of_hole(self, behind: Header | CorruptionError | None) -> bool:
+    def _knows_of_hole(self, behind: Found) -> bool:
         return isinstance(behind, Header) and behind.confirmed_seq >= self._next_seq
+
+    def _unreadable(self, seqs: Iterable[int]) -> Unreadable | None:
+        """Return the error of the first unreadable object of `seqs`; that object may be a witness of the hole."""
+        found = (self._found[seq] for seq in seqs)
+        return next((each for each in found if isinstance(each, Unreadable)), None)
 
     def _behind(self) -> Sequence[int]:
         return range(self._next_seq + 1, self._next_seq + 1 + self._look_behind)
@@ -272,40 +339,50 @@ class ClosingCore:
 
     # -- the fence ---------------------------------------------------------------------------------------
     def fenced(self) -> None:
-        """Our fence lies at the first hole."""
-        self._end()
+        """Record the end at the fence that this close, or another one, has put at the first hole."""
+        self.state = TRANSITIONS.next(self.state, Event.END_FOUND)
+        self._write_end()
 
     def fence_refused(self) -> None:
-        """Something lies there by now: all that was a hole may be none any more."""
+        """Read the missing objects again, because one of them or another fence was uploaded before this fence."""
         self.state = TRANSITIONS.next(self.state, Event.TAKEN)
         self._found = {seq: found for seq, found in self._found.items() if found is not None}
         self._judge()
 
-    def _end(self) -> None:
-        self.state = TRANSITIONS.next(self.state, Event.END_FOUND)
-        self._write_end()
-
     # -- damage ------------------------------------------------------------------------------------------
-    def _doubt(self, what: str) -> None:
-        self.state = TRANSITIONS.next(self.state, Event.DAMAGE_FOUND)
-        self._damage = WalDamaged(what, self._record.uuid, self._next_seq)
-        self._effects.read_header(self._next_seq)
+    def _damaged(self, what: str) -> WalDamaged:
+        return WalDamaged(what, self._record.uuid, self._next_seq)
 
-    def _look_again(self, found: Header | CorruptionError | None) -> None:
-        if isinstance(found, Header):
+    def _doubt(self, damage: WalDamaged | Unreadable) -> None:
+        self.state = TRANSITIONS.next(self.state, Event.DAMAGE_FOUND)
+        self._damage = damage
+        self._effects.look_again(self._next_seq)
+
+    def _look_again(self, found: Found) -> None:
+        if isinstance(found, Header) and found.kind is Kind.DATA:
             self.state = TRANSITIONS.next(self.state, Event.WAS_NONE)
             self._judge()
         else:
             self._effects.read_record()
 
     def _believe(self) -> None:
-        """The record is as it was: objects go only when it says CLOSED."""
+        """Report the damage, or skip the object if the operator accepts the loss.
+
+        The record is unchanged, and objects are deleted only in state CLOSED, so the object was not trimmed.
+        """
         assert self._damage is not None
-        if not self._accept_loss:
+        found = self._found[self._next_seq]
+        is_outdated = (found is None or _is_fence(found)) and self._covered_seq >= self._next_seq
+        if is_outdated or not self._accept_loss:
             self.state = TRANSITIONS.next(self.state, Event.DAMAGED)
-            self._effects.damaged(self._damage)
+            what = f"sets that it does not name cover objects up to {self._covered_seq}"
+            self._effects.damaged(RecordOutdated(self._record.uuid, what) if is_outdated else self._damage)
             return
         self.state = TRANSITIONS.next(self.state, Event.LOSS_ACCEPTED)
         self._lost.append(self._next_seq)
         self._pass()
         self._judge()
+
+
+def _is_fence(found: Found) -> bool:
+    return isinstance(found, Header) and found.kind is Kind.FENCE

@@ -1,21 +1,22 @@
-"""Closes WALs whose writer is gone, and keeps closed ones in order, until nothing is left of them.
+"""Garbage collector of WALs: closes the WALs of dead writers, and deletes unneeded objects of closed WALs.
 
-    open, its writer gone      it is closed, after a while
-    closed, data objects       their living blocks become sets, and the data objects go
-    tombstones laid            they go into the catalogue; sets without a living ledger go
-    closed, nothing left       its objects go, all but the fence, and after a while its record
+| WAL | action |
+|---|---|
+| open, without a live writer | close it after `GRACE_S` |
+| closed, with data objects | copy the blocks of existing ledgers into sets, then delete the data objects |
+| closed, with new tombstones | copy them into the catalogue, then delete sets without an existing ledger |
+| closed and empty | delete its objects except the fence; delete its record after `REMOVE_AFTER_S` |
 
-One process of a cluster does it, for there is one who coordinates repair; safety does not rest on that (see `keeper`).
-A writer is gone when its broker is not registered, or has begun another WAL since. Who is closed by mistake begins
-another one.
+The process that coordinates repair runs the collector; safety does not depend on there being only one (see `keeper`). A
+writer is dead when its ephemeral node (`paths.wal_writer`) does not exist; no wall clocks are compared. A live writer
+whose WAL is closed begins another one.
 
-The fence stays: a writer that stands still may have an upload under way for as long as it likes. After ninety days
-`quire wal scrub --delete` takes it away.
+The fence stays, because a paused writer may still have an upload in flight. `quire wal scrub --delete` deletes fences
+after ninety days.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -23,15 +24,16 @@ from typing import Final
 
 from quire.metadata import paths
 from quire.metadata.records import WalRecord, WalState
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
 from quire.runtime.limits import MIB
 from quire.runtime.tasks import Tasks
-from quire.wal import tombstones, wal_object
+from quire.wal import sweep, tombstones
 from quire.wal.closing import close_wal
 from quire.wal.context import WalContext
 from quire.wal.keeper import Keeper
 from quire.wal.own_record import OwnRecord, all_records
-from quire.wal.patience import until_answered
+from quire.wal.patience import as_quire_error, until_answered
+from quire.wal.proof import prove_missing
 from quire.wal.run_reader import read_data_object
 from quire.wal.trash import Trash
 from quire.wal.view import View
@@ -42,18 +44,23 @@ _log = logging.getLogger(__name__)
 
 LOOK_S: Final = 15.0
 GRACE_S: Final = 60.0
-"""A writer is missed for so long before its WAL is closed: whoever needs a ledger of it does not wait for that."""
+"""Seconds without a writer after which a WAL is closed. A process that needs a ledger of the WAL closes it at once."""
 
 REMOVE_AFTER_S: Final = 3_600.0
-"""A WAL of which nothing is needed keeps its record for so long: an upload that its maker gave up may still come, and
-what lies there without a record would be taken for a WAL whose record was lost."""
+"""Seconds for which an empty WAL keeps its record. A delayed upload may still arrive; without a record, its object
+would look like part of a WAL whose record was lost.
+"""
+
+SWEEP_UPLOADS_S: Final = 3_600.0
+UPLOAD_MS: Final = 86_400_000
+"""Age in ms after which an unfinished upload is aborted; by then, its process has retried or ended."""
 
 SET_BYTES: Final = 64 * MIB
-"""About what goes from data objects into one set."""
+"""Approximate number of bytes of data objects that are copied into one set."""
 
 
 class Collector:
-    """`own` is the WAL that this process writes. It acts only while it `may`."""
+    """Collector of all WALs except this process's own (`own()`). It acts only while `may()` is true."""
 
     def __init__(
         self, context: WalContext, own: Callable[[], BookieId | None], may: Callable[[], bool]
@@ -64,9 +71,12 @@ class Collector:
         self._tasks = Tasks("wal collector")
         self._missed_since: dict[str, float] = {}
         self._empty_since: dict[str, float] = {}
-        """Closed WALs of which nothing is needed."""
+        """Time at which each closed WAL was first found empty, by UUID."""
         self._swept: set[str] = set()
-        """Closed WALs in whose folders nothing lies that their records do not name."""
+        """Closed WALs whose folders contain only objects that their records name."""
+        self._damaged: dict[str, str] = {}
+        """Last change id of the record of each damaged WAL, which is skipped until its record changes."""
+        self._uploads_swept_s: float | None = None
 
     def start(self) -> None:
         self._tasks.start_every(LOOK_S, self.look, "keep closed WALs in order")
@@ -75,90 +85,140 @@ class Collector:
         await self._tasks.stop()
 
     async def look(self) -> None:
-        """Do what is to be done now."""
+        """Run one round."""
         if not self._may():
             self._missed_since.clear()
             return
-        metadata = self._context.metadata
-        records = await all_records(metadata)
-        gone = self._gone(records, {paths.decode(each) for each in await metadata.children(paths.BROKERS)})
+        records = await all_records(self._context.metadata)
+        gone = await self._gone(records)
         for uuid, record in records.items():
+            if not self._may():
+                return  # another process is the coordinator now
             try:
                 if uuid in gone:
-                    await self._close(uuid)
+                    await close_wal(self._context, uuid)
                 elif record.state is WalState.CLOSED:
                     await self._keep(record)
             except NotFound:
-                continue  # somebody else was faster
-            except QuireError as error:
-                _log.warning("wal-%s cannot be kept in order now: %s", uuid, error)
+                continue  # another process has removed the record or the objects
+            except Exception as error:
+                why = as_quire_error(error, f"the collection of wal-{uuid}")
+                _log.warning("cannot collect wal-%s now, trying again: %s", uuid, why)
+        try:
+            await self._sweep_uploads()
+        except QuireError as error:
+            _log.warning("cannot abort unfinished uploads now, trying again: %s", error)
 
-    # -- whose writer is gone ----------------------------------------------------------------------------
-    def _gone(self, records: Mapping[str, WalRecord], brokers: Collection[str]) -> set[str]:
-        now = self._context.clock.monotonic()
-        newest = {}
-        for record in sorted(records.values(), key=lambda each: each.created_ms):
-            newest[record.broker] = record.uuid
-        own = self._own()
+    # -- WALs without a writer ---------------------------------------------------------------------------
+    async def _gone(self, records: Mapping[str, WalRecord]) -> set[str]:
+        """Return the UUIDs of unclosed WALs whose writers have been dead for `GRACE_S`."""
+        now, own = self._context.clock.monotonic(), self._own()
+        lives = await self._living(records)
         missed = {
             uuid
             for uuid, record in records.items()
             if record.state is not WalState.CLOSED
+            and not lives(record)
             and (own is None or own.uuid != f"wal-{uuid}")
-            and (record.broker not in brokers or newest[record.broker] != uuid)
         }
         self._missed_since = {uuid: self._missed_since.get(uuid, now) for uuid in missed}
         return {uuid for uuid, since in self._missed_since.items() if now - since >= GRACE_S}
 
-    async def _close(self, uuid: str) -> None:
-        context = self._context
-        await close_wal(context.objects, context.metadata, context.clock, uuid, context.broker)
+    async def _living(self, records: Mapping[str, WalRecord]) -> Callable[[WalRecord], bool]:
+        """Return a predicate that is true for a WAL whose writer is alive.
 
-    # -- a closed one ------------------------------------------------------------------------------------
+        A writer is alive while its node exists. Writers of older versions have no such node: they count as alive while
+        the broker's node exists, unless that broker has registered another WAL.
+        """
+        metadata = self._context.metadata
+        registered = {*await metadata.children(paths.WAL_WRITERS)}
+        brokers = {paths.decode(each) for each in await metadata.children(paths.BROKERS)}
+        newer = {records[uuid].broker for uuid in registered if uuid in records}
+
+        def lives(record: WalRecord) -> bool:
+            if record.is_registered:
+                return record.uuid in registered
+            return record.broker in brokers and record.broker not in newer
+
+        return lives
+
+    # -- closed WALs -------------------------------------------------------------------------------------
     async def _keep(self, record: WalRecord) -> None:
         uuid, metadata = record.uuid, self._context.metadata
         laid = await tombstones.laid(metadata, uuid)
         if record.trim_seq >= record.end_seq and not laid and record.catalogue and uuid in self._swept:
             return
+        if self._damaged.get(uuid) == record.change_id and not laid:
+            return
         now = self._context.clock.monotonic()
         empty_s = now - self._empty_since.get(uuid, now)
         if uuid in self._empty_since and not laid and empty_s < REMOVE_AFTER_S:
             return
-        # The record first: whoever changes it by that version knows that the view is as new.
+        # Read the record before the view: a compare-and-set with its version proves that the view is not outdated.
         own = await OwnRecord.read(metadata, uuid)
         view = View(self._context, uuid)
         await view.refresh()
         trash = Trash(self._context.objects, self._tasks)
         keeper = Keeper(own, view.sets, trash)
         deleted = {**view.deleted, **laid}
-        while keeper.trim_seq < own.record.end_seq:
-            await self._make_set(keeper, own.record, deleted, set(view.index.ledgers()))
+        is_whole = await self._make_sets(keeper, own, deleted, set(view.index.ledgers()))
         if deleted:
-            await keeper.change([], keeper.trim_seq, deleted, ())
+            left = () if is_whole else set(view.index.ledgers())
+            await keeper.change([], keeper.trim_seq, deleted, left)
             await tombstones.take_away(metadata, uuid, list(laid))
         await trash.emptied()
         await self._sweep(own, view)
-        if own.record.catalogue:
+        if not is_whole:
+            self._damaged[uuid] = own.record.change_id
+        if own.record.catalogue or not is_whole:
             return
         self._empty_since.setdefault(uuid, now)
         if empty_s >= REMOVE_AFTER_S:
             await own.remove()
             del self._empty_since[uuid]
-            _log.info("wal-%s of %s is gone: nothing of it is needed", uuid, record.broker)
+            _log.info("removed the empty wal-%s of broker %s", uuid, record.broker)
+
+    async def _make_sets(
+        self, keeper: Keeper, own: OwnRecord, deleted: Mapping[int, int], elsewhere: Collection[int]
+    ) -> bool:
+        """Copy all data objects into sets. Return False if one is damaged; all objects before it are in sets."""
+        try:
+            while keeper.trim_seq < own.record.end_seq:
+                await self._make_set(keeper, own.record, deleted, elsewhere)
+        except (NotFound, CorruptionError) as error:
+            uuid = own.record.uuid
+            damage = await prove_missing(self._context.place, error, uuid, own.version)
+            if not isinstance(damage, CorruptionError):
+                raise damage from error
+            if uuid not in self._damaged:
+                _log.error(
+                    "cannot copy all of wal-%s into sets: %s; `quire wal close %s --accept-loss` gives up the blocks "
+                    "of damaged objects",
+                    uuid,
+                    damage,
+                    uuid,
+                )
+            return False
+        return True
 
     async def _make_set(
         self, keeper: Keeper, record: WalRecord, deleted: Mapping[int, int], elsewhere: Collection[int]
     ) -> None:
-        """Bring what the next data objects hold into a set."""
+        """Copy the next data objects into one set, up to the first damaged object."""
         ledgers: dict[int, dict[int, Buffer]] = {}
         seq, size = keeper.trim_seq, 0
         while seq < record.end_seq and size < SET_BYTES:
-            if seq not in record.lost:
-                for block in await self._blocks(record.uuid, seq):
-                    header = peek(block)
-                    if header.ledger_id not in deleted:
-                        ledgers.setdefault(header.ledger_id, {})[header.first_entry] = block
-                        size += len(block)
+            try:
+                blocks = await self._blocks(record.uuid, seq) if seq not in record.lost else []
+            except (NotFound, CorruptionError):
+                if seq == keeper.trim_seq:
+                    raise
+                break
+            for block in blocks:
+                header = peek(block)
+                if header.ledger_id not in deleted:
+                    ledgers.setdefault(header.ledger_id, {})[header.first_entry] = block
+                    size += len(block)
             seq += 1
         runs = [
             (ledger_id, [blocks[entry] for entry in sorted(blocks)])
@@ -173,14 +233,20 @@ class Collector:
         return await until_answered(lambda: objects.run(read), f"read of object {seq} of wal-{uuid}")
 
     async def _sweep(self, own: OwnRecord, view: View) -> None:
-        """Delete what nobody names: from before a death, or by a writer that had stood still. Not the fence.
+        names = await sweep.unnamed(self._context, own, view.sets)
+        if not self._may():
+            return
+        for name in names:
+            await self._context.objects.delete(name)
+        self._swept.add(own.record.uuid)
 
-        Somebody else may have written a set that no record names yet. So the record gets another version between the
-        look and the deletion: what he has written he can no longer record, or we cannot, and delete nothing.
-        """
-        there = await self._context.objects.list(wal_object.folder(own.record.uuid))
-        await own.change()
-        record, objects = own.record, self._context.objects
-        named = {*view.sets.names, wal_object.data_name(record.uuid, record.end_seq)}
-        await asyncio.gather(*(objects.delete(info.name) for info in there if info.name not in named))
-        self._swept.add(record.uuid)
+    async def _sweep_uploads(self) -> None:
+        """Abort uploads older than `UPLOAD_MS`, every `SWEEP_UPLOADS_S`; uploads in progress are younger."""
+        now_s = self._context.clock.monotonic()
+        if self._uploads_swept_s is not None and now_s - self._uploads_swept_s < SWEEP_UPLOADS_S:
+            return
+        self._uploads_swept_s = now_s
+        await self._context.place.confirm()
+        count = await self._context.objects.sweep(self._context.clock.now_ms() - UPLOAD_MS)
+        if count:
+            _log.info("aborted %d unfinished uploads to %s", count, self._context.objects.url)

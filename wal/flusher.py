@@ -1,15 +1,17 @@
-"""From the memtable into sets: when, and what becomes of what was deleted.
+"""Flusher of an open WAL: writes memtables into sets, and tombstones into the catalogue.
 
-    freeze → the journal has the memtable's groups → the set, the catalogue, the record (`keeper`) → it is released
+    freeze the memtable → wait until the journal has uploaded its blocks → write set, catalogue and record (`keeper`)
+    → release the memtable
 
-A flush comes when the memtable is full, when its oldest block is old, and when it is asked for. While the store does
-not answer the memtable stays, and when the other one is full, too, sockets are not read. A conflict at the record means
-that somebody closes this WAL: it ends, and writes nothing more.
+A flush begins when the memtable is full, when its oldest block is old, or on request. While the store does not answer,
+the frozen memtable stays in memory. While the active memtable is full as well, the broker stops reading its sockets. A
+version conflict on the record means that another process is closing this WAL; then the WAL ends. It also ends after an
+unexpected exception, because otherwise the frozen memtable would stay forever without an error.
 
-What a tombstone says is in a data object first, and in the catalogue as long as some object has a block of the ledger.
-After ledgers were deleted, sets of which every ledger has a tombstone go, soon; for that nothing need be frozen.
-Others lay tombstones here, too: brokers that own a topic now whose old ledgers this WAL has (see `tombstones`). They
-are taken over into the catalogue.
+A tombstone of a deleted ledger is first written into a data object. It stays in the catalogue as long as any object
+contains a block of the ledger. A set is deleted soon after all its ledgers have tombstones, without freezing the
+memtable. Other brokers record tombstones as well, if they own topics whose old ledgers are in this WAL (see
+`tombstones`); the flusher copies their tombstones into the catalogue.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
 from quire.wal.keeper import Keeper
 from quire.wal.object_journal import ObjectJournal
+from quire.wal.patience import as_quire_error
 from quire.wal.set_objects import SetObjects
 from quire.wal.tombstones import LaidByOthers
 from quire.wal.wal_object import SetEntry
@@ -34,17 +37,19 @@ from quire.wire.bookie import Status
 _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 300.0
-"""A block is in a set after about this time: of the objects that a takeover must read there are no older ones."""
+"""Approximate time in seconds until a block is in a set; it bounds the data objects that a takeover must read."""
 
 MOSTLY_DEAD_S: Final = 30.0
-"""A memtable of which half is deleted is flushed when its oldest block is so old: its data objects should go."""
+"""Age in seconds from which a memtable is flushed if half of its bytes are deleted, so that its data objects can be
+deleted.
+"""
 
 LOOK_S: Final = 5.0
-"""How often is looked whether the memtable is old, or something was deleted. It asks nobody."""
+"""Interval in seconds of the checks for an old memtable or new tombstones; the checks read only memory."""
 
 
 class Flusher:
-    """See `quire.bookie.neighbours.Flushing`. `ended` is called with what ends the WAL, as somebody's closing it."""
+    """Implementation of `quire.bookie.neighbours.Flushing`. `ended` is called with the error that ends the WAL."""
 
     is_awaited = False
 
@@ -70,21 +75,21 @@ class Flusher:
         self._flushing: asyncio.Task[None] | None = None
         self._dirty_since_s: float | None = None
         self._deleted: dict[int, int] = {}
-        """Ledgers whose tombstones no catalogue has had yet, and the versions."""
+        """Tombstones that are in no catalogue yet: version by ledger."""
         self._on_flushed: list[Callable[[], None]] = []
         self.flushes = 0
 
     def start(self) -> None:
-        """From now on memtables are flushed by themselves."""
+        """Begin the periodic checks."""
         self._tasks.start_every(LOOK_S, self._look, "flush in time")
 
     def on_flushed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the loop whenever a memtable was released."""
+        """Call `callback` on the event loop each time a memtable is released."""
         self._on_flushed.append(callback)
 
     # -- when --------------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """Freeze the memtable now, and write it."""
+        """Freeze the active memtable, and start writing it into a set."""
         assert self._flushing is None
         frozen, concerned = self._cache.freeze()
         self._note_deleted(state.ledger_id for state in concerned)
@@ -92,19 +97,19 @@ class Flusher:
         self._flushing = self._tasks.start(self._flush(frozen, self._journal.seal()), "flush")
 
     def soon(self) -> None:
-        """Nobody waits for more than the journal has."""
+        """Do nothing: a block in the journal is durable, so the flush may wait."""
 
     async def flush(self) -> None:
-        """Return when everything accepted so far is in sets. Raises `Unavailable` when the WAL has ended."""
+        """Wait until all blocks accepted so far are in sets. Raises `Unavailable` if the WAL has ended."""
         await self._ended_flush()
         if self._cache.active.size_bytes and self._cache.frozen is None:
             self.begin()
             await self._ended_flush()
         if self._cache.frozen is not None:
-            raise Unavailable(f"nothing is flushed any more: {self._journal.failure}")
+            raise Unavailable(f"cannot flush: {self._journal.failure}")
 
     async def tidy(self) -> None:
-        """Let go of what was deleted, if that frees something."""
+        """Record new tombstones in the catalogue if they make a set or the active memtable's data objects unneeded."""
         await self._ended_flush()
         cache = self._cache
         for ledger_id, version in self._laid.waiting.items():
@@ -115,16 +120,19 @@ class Flusher:
         if not self._deleted:
             return
         if self._is_mostly_dead():
-            self.begin()  # its data objects may go
+            self.begin()  # the memtable's data objects can be deleted after the flush
             await self._ended_flush()
         elif self._laid.waiting or self._sets.would_free(self._deleted):
             try:
                 await self._change([], self._keeper.trim_seq)
-            except QuireError as error:
-                self._ended(error)
+            except Exception as error:
+                self._ended(as_quire_error(error, "the recording of tombstones"))
 
     def _is_mostly_dead(self) -> bool:
-        """Whether the memtable has nothing alive, or has had little for a while."""
+        """Return whether all bytes of the active memtable belong to deleted ledgers.
+
+        Half of the bytes are enough if the memtable is old.
+        """
         cache = self._cache
         active = cache.active
         dead_bytes = sum(
@@ -165,8 +173,8 @@ class Flusher:
             runs = [run for run in frozen.runs() if not self._cache.ledgers[run[0]].is_deleted]
             sets = [await self._keeper.write_set(runs, last_seq, self._clock.now_ms())] if runs else []
             await self._change(sets, last_seq + 1)
-        except QuireError as error:
-            self._ended(error)
+        except Exception as error:
+            self._ended(as_quire_error(error, "a flush"))
             return
         finally:
             self._flushing = None
@@ -186,13 +194,13 @@ class Flusher:
             await self._laid.recorded([each for each in laid if each in deleted])
 
     async def durable(self) -> None:
-        """Return when the journal has what was queued. Raises why it never will."""
+        """Wait until the journal has uploaded all queued blocks. Raises the error that ended the journal."""
         waiting: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
 
-        def told(statuses: Sequence[Status]) -> None:
-            if not waiting.done():  # who waits may have been cut off
+        def set_status(statuses: Sequence[Status]) -> None:
+            if not waiting.done():  # the caller may have been cancelled
                 waiting.set_result(statuses[0])
 
-        self._journal.barrier(told, (Status.OK,))
+        self._journal.barrier(set_status, (Status.OK,))
         if await waiting is not Status.OK:
             raise self._journal.failure or Unavailable("the journal has ended")

@@ -1,13 +1,19 @@
-"""Who keeps a WAL in order: its writer while it is open, the collector when it is closed. One at a time, by the record.
+"""Keeper: makes all changes to a WAL's sets, catalogue and record, in crash-safe order.
 
-What a WAL has is what its record names, so a change is made in an order that a death at any point leaves whole:
+The writer is the keeper while the WAL is open, and the collector afterwards. Compare-and-set of the WAL's record in the
+metadata store ensures that there is one keeper at a time.
 
-    the set is written, and its rows read back → a catalogue that names it → the record, by version
-    → data objects below the trim point, and sets and catalogues that nobody needs, are deleted
+A *data object* is one upload of the writer: blocks of many ledgers, in the order of their adds. A *set* is an object
+with the blocks of many data objects, sorted by ledger. A *catalogue* is an object that lists the sets and the
+tombstones. The record names the current catalogue, and the trim point below which data objects are no longer needed. A
+change takes these steps:
 
-Until the record is written all is where it was, so a set or a catalogue from before a death is nobody's, and harms
-nobody. A store that is slow or refuses is waited for. A conflict at the record (`Fenced`) means that somebody else
-keeps the WAL now.
+    write the set, and read its rows back → write a catalogue that names it → write the record, by compare-and-set
+    → delete data objects below the trim point, and unneeded sets and catalogues
+
+Until the record is written, the WAL is unchanged. A crash before that leaves an orphan: a set or catalogue that no
+record names, without effect. While the store is slow or denies access, the keeper repeats its requests. A version
+conflict on the record (`Fenced`) means that another process has become the keeper.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from quire.wire.block import Buffer
 
 
 class Keeper:
-    """`sets` are those that the record names."""
+    """Keeper of one WAL. `sets` contains the sets and the catalogue that the record names."""
 
     def __init__(self, record: OwnRecord, sets: SetObjects, trash: Trash) -> None:
         self._record = record
@@ -36,13 +42,16 @@ class Keeper:
 
     @property
     def trim_seq(self) -> int:
-        """Data objects below are in sets."""
+        """Sequence number below which all live blocks of data objects have been copied into sets."""
         return self._record.record.trim_seq
 
     async def write_set(
         self, runs: Sequence[tuple[int, Sequence[Buffer]]], last_seq: int, clock_ms: int
     ) -> SetEntry:
-        """A set of `runs`, sorted by ledger, that are all the living blocks from the trim point to `last_seq`."""
+        """Write a set of `runs`, which are sorted by ledger.
+
+        They contain all live blocks of the data objects from the trim point to `last_seq`.
+        """
         return await until_answered(
             partial(self._sets.write_set, runs, self.trim_seq, last_seq, clock_ms), "write of a set"
         )
@@ -54,9 +63,10 @@ class Keeper:
         deleted: Mapping[int, int],
         elsewhere: Collection[int],
     ) -> None:
-        """Have `sets` count from now on, and the tombstones `deleted`; data objects below `trim_seq` may go.
+        """Add `sets` and the tombstones `deleted` to the WAL; then queue the deletion of data objects below `trim_seq`.
 
-        `elsewhere`: ledgers that have blocks in data objects that stay. Raises `Fenced`, `ConfigurationError`.
+        `elsewhere` contains the ledgers with blocks in the remaining data objects; their tombstones are kept. Raises
+        `Fenced`, `ConfigurationError`.
         """
         async with self._changing:
             former_seq, uuid = self.trim_seq, self._record.record.uuid

@@ -1,14 +1,15 @@
-"""The journal of a WAL: what is queued here is in objects, in order, when its `done` is called.
+"""Journal of a WAL: uploads queued blocks in order, and calls `done` when they are durable.
 
-The decisions are in `wal_core`; this one gathers what is queued, uploads groups and tells who waits. An upload is tried
-until it has an answer, with the same bytes under the same name, for as long as that takes: what waits is in a memtable,
-too, and when those are full sockets are not read. One that is late is *hedged*: the same upload once more, beside it;
-the store lets one of the two make the object.
+It is the shell of `wal_core`, which collects queued blocks into groups. This module uploads each group as one object,
+and calls the waiting callbacks. An upload is repeated with the same bytes and name until the store answers. Queued
+blocks are also in a memtable; while both memtables are full, the broker stops reading its sockets. A late upload is
+*hedged*: a second upload of the same object starts in parallel, and the store lets one of the two create the object.
 
-When the WAL ends, because somebody has closed it or the store bars us, everything queued and everything that comes
-later is answered `UNREACHABLE`: its writers go on elsewhere. Whether it is in an object nobody knows here.
+The WAL ends when it is closed, when the store denies access, or after an unexpected exception. Then `done` is called
+with `UNREACHABLE` for all queued and later blocks, and their ledgers' writers change ensembles. A queued block may or
+may not be in an object then. A failed upload must end the WAL, because it would block all later uploads.
 
-Order of life: `append` and the rest on the loop; `end`, if need be; `stop`.
+Order of calls: `append`, `control`, `barrier` and `seal` on the loop; `end`, if necessary; `stop`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from quire.bookie.journal_core import Control, ControlKind
@@ -26,7 +28,7 @@ from quire.runtime.errors import AlreadyExists, NotFound, QuireError, Unavailabl
 from quire.runtime.metrics import Histogram
 from quire.runtime.tasks import Tasks
 from quire.wal import wal_object
-from quire.wal.patience import UNANSWERED, until_answered
+from quire.wal.patience import UNANSWERED, as_quire_error, until_answered
 from quire.wal.settings import WalSettings
 from quire.wal.wal_core import Group, WalCore
 from quire.wal.wal_object import HEADER_BYTES, Header, Tombstone, data_name
@@ -38,18 +40,18 @@ log = logging.getLogger(__name__)
 OK: Final = (Status.OK,)
 
 HEDGE_FACTOR: Final = 3
-"""An upload is late when it takes so many times as long as 95 of 100 lately took."""
+"""Multiple of the 95th percentile of recent upload durations after which an upload counts as late."""
 HEDGE_LEAST_S: Final = 0.05
 HEDGE_AT_FIRST_S: Final = 1.0
-"""Late is what takes this long, until enough uploads have told how long they take."""
+"""Seconds after which an upload counts as late, until there are enough samples."""
 RECENT: Final = 64
 ENOUGH: Final = 16
 
 
 class ObjectJournal:
-    """See `quire.bookie.neighbours.Journaling`. One WAL's, which has no other writer.
+    """Implementation of `quire.bookie.neighbours.Journaling`, and the only writer of one WAL.
 
-    `trim_seq` is the record's, as known now. `on_end` is called once, when the WAL ends by itself.
+    `trim_seq` returns the record's current trim point. `on_end` is called once, unless the caller ends the journal.
     """
 
     def __init__(
@@ -76,26 +78,26 @@ class ObjectJournal:
         )
         self._took_s: deque[float] = deque(maxlen=RECENT)
         self.upload_s = Histogram()
-        """From the begin of an upload to its answer, whatever it took."""
+        """Seconds from the first attempt of an upload to the store's answer."""
         self.objects_written = self.bytes_written = self.uploads_hedged = 0
 
     @property
     def failure(self) -> QuireError | None:
-        """Why nothing is acknowledged any more."""
+        """The error that ended the journal; None while it is open."""
         return self._core.failure
 
     @property
     def durable_seq(self) -> int:
-        """Up to it all objects are there; -1 when there is none."""
+        """Sequence number up to which all objects are durable; -1 before the first."""
         return self._core.durable_seq
 
     # -- the hot path ------------------------------------------------------------------------------------
     def append(
         self, parts: Sequence[Buffer], size_bytes: int, done: AddDone, statuses: Sequence[Status]
     ) -> None:
-        """Queue blocks that belong together; `done(statuses)` on the loop when all are durable.
+        """Queue blocks that must be in one object; call `done(statuses)` on the event loop when all are durable.
 
-        Never called back before this returns. The blocks are not to be changed any more.
+        `done` is never called before this method returns. The caller must not change the blocks.
         """
         if self.failure is not None:
             _refuse(done, statuses)
@@ -103,9 +105,9 @@ class ObjectJournal:
         self._core.queued(parts, size_bytes, (done, statuses), self._clock.monotonic())
 
     def control(self, control: Control, done: AddDone) -> None:
-        """Queue a change of a ledger; `done(OK)` when it, and everything appended before, is durable.
+        """Queue a change of a ledger's state; call `done(OK)` when it and everything queued before are durable.
 
-        Only tombstones are written: a WAL is never opened again, so a fence or a LAC holds as long as its writer lives.
+        Only tombstones are written: a WAL is never reopened, so fences and LACs are needed only while its writer runs.
         """
         if control.kind is not ControlKind.TOMBSTONE or self.failure is not None:
             self.barrier(done, OK)
@@ -114,32 +116,32 @@ class ObjectJournal:
         self._core.deleted(tombstone, (done, OK), self._clock.monotonic())
 
     def barrier(self, done: AddDone, statuses: Sequence[Status]) -> None:
-        """`done(statuses)` when everything appended before is durable."""
+        """Call `done(statuses)` when everything queued before is durable."""
         if self.failure is not None:
             _refuse(done, statuses)
         elif not self._core.barrier((done, statuses)):
             asyncio.get_running_loop().call_soon(done, statuses)
 
     def seal(self) -> int:
-        """Let the next block begin a new object; the sequence number of the last one before it, or -1.
+        """Upload queued blocks without waiting for more. Return the sequence number of the last object, or -1.
 
-        What was queued is uploaded without waiting for more.
+        The next block begins a new object.
         """
         return self._core.seal()
 
     # -- life --------------------------------------------------------------------------------------------
     def end(self, why: QuireError) -> None:
-        """Acknowledge nothing any more: others may have taken over. `on_end` is not called for that."""
+        """End the journal without calling `on_end`. No block is acknowledged from now on."""
         self._on_end = None
         self._core.end(why)
 
     async def stop(self) -> None:
-        """End what is left: whoever wants it durable has waited for a `barrier`."""
-        self.end(Unavailable(f"WAL {self._wal} is not written any more: its process stops"))
+        """Cancel pending uploads. A caller that needs durability must wait for a `barrier` first."""
+        self.end(Unavailable(f"WAL {self._wal} has ended: its process is stopping"))
         await self._tasks.stop()
 
     def metrics(self) -> dict[str, Any]:
-        """What it tells Prometheus, since the WAL began."""
+        """Return metrics since the start of the WAL."""
         return {
             "quire_wal_upload_latency_seconds": self.upload_s,
             "quire_wal_objects_written_total": self.objects_written,
@@ -147,27 +149,20 @@ class ObjectJournal:
             "quire_wal_uploads_hedged_total": self.uploads_hedged,
         }
 
-    # -- what the core asks ------------------------------------------------------------------------------
+    # -- effects -----------------------------------------------------------------------------------------
     def arm(self, delay_s: float) -> None:
         """See `WalEffects`."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(
-            delay_s, lambda: self._core.due(self._clock.monotonic())
-        )
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
+
+    def _due(self) -> None:
+        with self._ending_by_exceptions():
+            self._core.due(self._clock.monotonic())
 
     def upload(self, group: Group, confirmed_seq: int) -> None:
         """See `WalEffects`."""
-        parts = wal_object.encode_data(
-            self._wal,
-            group.seq,
-            self._trim_seq(),
-            confirmed_seq,
-            self._clock.now_ms(),
-            group.blocks,
-            group.tombstones,
-        )
-        self._tasks.start(self._upload(group.seq, parts), f"upload object {group.seq}")
+        self._tasks.start(self._upload(group, self._trim_seq(), confirmed_seq), f"upload object {group.seq}")
 
     def durable(self, groups: Sequence[Group]) -> None:
         """See `WalEffects`."""
@@ -188,26 +183,43 @@ class ObjectJournal:
         if self._on_end is not None:
             self._on_end(why)
 
-    # -- one upload --------------------------------------------------------------------------------------
-    async def _upload(self, seq: int, parts: Sequence[Buffer]) -> None:
-        """Try until there is an answer, and tell the core."""
-        name = data_name(self._wal, seq)
-        began_s = self._clock.monotonic()
+    @contextmanager
+    def _ending_by_exceptions(self) -> Iterator[None]:
+        """End the WAL if the body of the `with` statement raises an exception."""
         try:
+            yield
+        except Exception as error:
+            self._core.end(as_quire_error(error, f"the writing of WAL {self._wal}"))
+
+    # -- one upload --------------------------------------------------------------------------------------
+    async def _upload(self, group: Group, trim_seq: int, confirmed_seq: int) -> None:
+        """Upload the group until the store answers, and pass the result to the core."""
+        seq, name = group.seq, data_name(self._wal, group.seq)
+        with self._ending_by_exceptions():
+            parts = wal_object.encode_data(
+                self._wal,
+                seq,
+                trim_seq,
+                confirmed_seq,
+                self._clock.now_ms(),
+                group.blocks,
+                group.tombstones,
+            )
+            began_s = self._clock.monotonic()
             found = await self._put_or_find(name, parts)
-        except QuireError as why:
-            self._core.end(why)
-            return
-        self.upload_s.observe(self._clock.monotonic() - began_s)
-        self.objects_written += 1
-        self.bytes_written += sum(map(len, parts))
-        if found is None:
-            self._core.uploaded(seq)
-        else:
-            self._core.taken(seq, wal_object.read_header(parts[0], name), found)
+            self.upload_s.observe(self._clock.monotonic() - began_s)
+            self.objects_written += 1
+            self.bytes_written += sum(map(len, parts))
+            if found is None:
+                self._core.uploaded(seq)
+            else:
+                self._core.taken(seq, wal_object.read_header(parts[0], name), found)
 
     async def _put_or_find(self, name: str, parts: Sequence[Buffer]) -> Header | None:
-        """Make the object, or find which one has its name. Raises `ConfigurationError`, `CorruptionError`."""
+        """Create the object and return None; if the name is taken, return the header of the existing object.
+
+        Raises `ConfigurationError`, `CorruptionError`.
+        """
         while True:
             try:
                 await until_answered(lambda: self._put(name, parts), f"upload of {name}")
@@ -216,14 +228,18 @@ class ObjectJournal:
                 pass
             try:
                 head = await until_answered(
-                    lambda: self._objects.get_range(name, 0, HEADER_BYTES), f"look at {name}"
+                    lambda: self._objects.get_range(name, 0, HEADER_BYTES), f"read of the header of {name}"
                 )
                 return wal_object.read_header(head, name)
             except NotFound:
-                continue  # whoever closed the WAL has put it into a set
+                continue  # the WAL was closed, and the collector copied the object into a set
 
     async def _put(self, name: str, parts: Sequence[Buffer]) -> None:
-        """Upload once, and once more beside it when that is late. Raises what the last to answer raises."""
+        """Upload once, with a second upload in parallel if the first is late; succeed if either one does.
+
+        An error that is a definite answer of the store is raised at once. Other errors are raised only after both
+        uploads have failed.
+        """
         began_s = self._clock.monotonic()
         attempts = [self._attempt(name, parts)]
         await asyncio.wait(attempts, timeout=self._late_s())
@@ -241,11 +257,11 @@ class ObjectJournal:
             if not attempts or not isinstance(error, UNANSWERED):
                 raise error
 
-    def _attempt(self, name: str, parts: Sequence[Buffer]) -> asyncio.Task[QuireError | None]:
-        async def put() -> QuireError | None:
+    def _attempt(self, name: str, parts: Sequence[Buffer]) -> asyncio.Task[Exception | None]:
+        async def put() -> Exception | None:
             try:
                 await self._objects.put_whole(name, parts)
-            except QuireError as error:
+            except Exception as error:
                 return error
             return None
 

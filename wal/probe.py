@@ -1,14 +1,15 @@
-"""Does the object store offer what a write-ahead log rests on? Proven before a broker acknowledges anything through it.
+"""Probe of an object store for the properties that a write-ahead log needs, before a broker acknowledges anything.
 
-    conditional PUT     of several at once under one name exactly one succeeds, and its bytes stay
-    read after write    what was put is read, whole, at once
-    list after write    and is listed
+    conditional PUT     of several concurrent PUTs of one name exactly one succeeds, and its object is not replaced
+    read after write    a new object can be read completely at once
+    list after write    a new object is listed at once
 
-A store that looks whether a name is taken and then writes passes every test that does one thing after another, so the
-first is proven by races: `RACES` of `RACERS`. Tried and found right: our store in a directory, moto, and versitygw
-1.8.0 over a directory, which looks once more under a lock.
+A store that checks a name and then writes without a lock passes every sequential test. So the first property is tested
+by `RACES` races of `RACERS` concurrent PUTs. These stores passed: Quire's store in a directory, moto, and versitygw
+1.8.0 over a directory, which checks again under a lock. See
+[conditional writes of S3](https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
 
-What it put is deleted again. An answer that does not come proves nothing: `Unavailable`, try again.
+The objects of the probe are deleted. If the store does not answer, the probe raises `Unavailable`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from quire.runtime.errors import (
 
 PREFIX: Final = "wal/probe-"
 RACES: Final = 16
+"""Number of races in one probe: a store without atomic conditional PUTs is likely to fail one of them."""
 RACERS: Final = 8
 _BYTES: Final = 4096
-"""Of each racer's object: a store that writes in steps needs some time for it."""
+"""Size of each object in bytes; large enough that concurrent writes of a store overlap."""
 
 
 async def probe(store: ObjectStore) -> None:
-    """Return when the store offers all of it.
+    """Check all properties of the store.
 
-    Raises `ConfigurationError` with one sentence that says what is missing, `Unavailable` when it does not answer.
+    Raises `ConfigurationError` with the missing property, and `Unavailable` if the store does not answer.
     """
     folder = f"{PREFIX}{uuid4().hex}"
     names = [f"{folder}/{race}" for race in range(RACES)]
@@ -65,18 +67,18 @@ async def _race(store: ObjectStore, name: str) -> None:
     won = [content for content, outcome in zip(contents, outcomes, strict=True) if outcome is None]
     if len(won) != 1:
         raise _unfit(
-            store, f"of {RACERS} conditional PUTs of one new name {len(won)} succeeded (If-None-Match: *)"
+            store, f"of {RACERS} conditional PUTs of one new name, {len(won)} succeeded (If-None-Match: *)"
         )
     try:
         found = bytes(await store.get_range(name, 0, _BYTES))
     except NotFound:
         raise _unfit(store, "it does not find an object right after it was put") from None
     if found != won[0]:
-        raise _unfit(store, "an object has other bytes than the one PUT of it that succeeded")
+        raise _unfit(store, "an object has other bytes than the successful PUT")
 
 
 def _unfit(store: ObjectStore, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{store.url} cannot hold a write-ahead log: {what}; use a store that keeps its promise, such as AWS S3 "
-        "or a directory"
+        f"{store.url} cannot store a write-ahead log: {what}; use a store with atomic conditional PUTs, such as AWS "
+        "S3 or a directory"
     )

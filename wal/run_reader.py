@@ -1,9 +1,9 @@
-"""Reading the blocks of a WAL's ledgers from its objects: one range read a run, proven by its row's checksum.
+"""Reader of the blocks of a WAL's ledgers: one range read per run, verified by the checksum in the run's row.
 
-Runs are kept in a cache that all WALs of a process share; two readers that want the same run make one fetch, and a
-reader that goes on where it stopped has the next runs fetched ahead. A small data object was read whole when its rows
-were (see `view`): its runs, of many ledgers, are cut from what the cache has under its name. An object that is gone may
-have been replaced by another since the index was read (`NotFound`): who asks looks at the index again.
+All WALs of a process share a cache of runs. Two readers of the same run share one fetch, and the next runs of a
+sequential reader are prefetched. `view` reads small data objects whole, together with their rows, and caches them, so
+their runs need no further read. If an object is missing (`NotFound`), a set may have replaced it since the index was
+read: the caller refreshes the index and tries again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from quire.wire.checksum import crc32c
 
 RunCache = Fetched[memoryview]
 RUNS_AT_ONCE: Final = 16
+"""Maximum number of runs from which one read returns blocks."""
 RUNS_AHEAD: Final = 4
+"""Number of runs that are prefetched for a sequential reader."""
 READERS_MAX: Final = 10_000
-"""Ledgers of which it is remembered where the last read ended; of others nothing is fetched ahead."""
+"""Maximum number of ledgers whose next entry is remembered, to detect sequential readers."""
 
 
 def run_cache(bytes_max: int) -> RunCache:
+    """Create a cache of at most `bytes_max` bytes of runs."""
     return Fetched(bytes_max, len)
 
 
 class RunReader:
-    """All methods on the loop."""
+    """Reader of one WAL's runs. All methods run on the loop, except `load`."""
 
     def __init__(self, store: ObjectStore, index: RunIndex, cache: RunCache) -> None:
         self._store = store
@@ -42,9 +45,10 @@ class RunReader:
         self._next_entries: dict[int, int] = {}
 
     async def read(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Whole, proven blocks, the first holds `first_entry`, up to the first gap or `bytes_max`; one at least.
+        """Return whole, verified blocks; the first contains `first_entry`.
 
-        [] when the index has none. Raises `CorruptionError` with object and offset, `NotFound`, `Unavailable`.
+        The blocks end at the first gap or after `bytes_max`. At least one block is returned, or [] if the index does
+        not contain `first_entry`. Raises `CorruptionError` with object and offset, `NotFound`, `Unavailable`.
         """
         is_sequential = self._next_entries.get(ledger_id) == first_entry
         rows = self._index.rows(ledger_id, first_entry, RUNS_AT_ONCE + RUNS_AHEAD)
@@ -59,7 +63,7 @@ class RunReader:
                 content = self._kept(row) or await self._cache.fetch(row, partial(self._load, row))
             except QuireError:
                 if blocks:
-                    break  # who goes on reading there is told
+                    break  # the next read, from this entry on, raises the error
                 raise
             found = first_blocks(content[skip_to_entry(content, 0, entry) :], max(left, 1))
             blocks += found
@@ -69,7 +73,7 @@ class RunReader:
         return blocks
 
     def _kept(self, row: Run) -> memoryview | None:
-        """The run, if the cache has it, or the whole object. What does not prove itself there is read again."""
+        """Return the run from the cache, or from a cached whole object; None if it must be read from the store."""
         whole = self._cache.get(row.object_name)
         if whole is not None:
             run = whole[row.offset : row.offset + row.length]
@@ -81,7 +85,7 @@ class RunReader:
         return await self._store.run(lambda: self.load(row))
 
     def load(self, row: Run) -> memoryview:
-        """Read a run and prove it; blocks."""
+        """Read a run from the store and verify it. This call blocks its thread."""
         content = self._store.blocking.get_range(row.object_name, row.offset, row.length)
         return _proven(memoryview(content), row.crc, f"{self._store.url}/{row.object_name}", row.offset)
 
@@ -92,7 +96,7 @@ class RunReader:
 
 
 def _wanted(rows: Sequence[Run], first_entry: int, bytes_max: int) -> int:
-    """How many of `rows` a read of `bytes_max` wants: without a gap, from the one that holds `first_entry`."""
+    """Return how many of `rows` a read of `bytes_max` needs: contiguous runs from `first_entry` on."""
     count, size = 0, 0
     for row in rows[:RUNS_AT_ONCE]:
         if row.first_entry > first_entry or (count and size + row.length > bytes_max):
@@ -104,7 +108,10 @@ def _wanted(rows: Sequence[Run], first_entry: int, bytes_max: int) -> int:
 
 
 def read_data_object(store: BlockingStore, wal: str, seq: int) -> list[Buffer]:
-    """All blocks of a data object, proven by its rows; blocks. `CorruptionError`, `NotFound`, `Unavailable`."""
+    """Read all blocks of a data object, and verify them by the checksums in its rows. This call blocks its thread.
+
+    Raises `CorruptionError`, `NotFound`, `Unavailable`.
+    """
     name = wal_object.data_name(wal, seq)
     header = wal_object.header_of(store.get_range(name, 0, wal_object.HEADER_BYTES), wal, seq)
     content = memoryview(store.get_range(name, 0, header.object_bytes))

@@ -1,13 +1,13 @@
-"""The sets of one WAL, and the catalogue that names them: where blocks are when they have left the data objects.
+"""Sets of one WAL, which contain its blocks after the data objects are deleted, and the catalogue that lists the sets.
 
-A set is what one memtable held, sorted by ledger, as one object; see `wal_object` for its bytes. The catalogue is an
-immutable object as well: a change of any kind writes another one, and the WAL's record names the newest. It also has
-the tombstones of ledgers of which some object still has blocks.
+A set is one object with the blocks of many data objects, sorted by ledger; see `wal_object` for its bytes. A catalogue
+is immutable: each change writes another one, and the WAL's record names the current one. A catalogue also lists the
+tombstones of deleted ledgers that still have blocks in an object.
 
-A set is garbage when every ledger in its rows has a tombstone (law 16): what is not known is alive.
+A set is garbage when every ledger in its rows has a tombstone (law 16).
 
-What is written here counts for nothing until the WAL's record names it: whoever calls puts the record, by version, and
-then says so (`adopt`).
+New sets and catalogues have no effect until the WAL's record names them. The caller writes the record, by
+compare-and-set, and then calls `adopt`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from typing import NamedTuple
 from uuid import uuid4
 
+from quire.metadata.records import WalRecord
 from quire.objects.store import ObjectStore
 from quire.runtime.errors import QuireError
 from quire.wal import wal_object
@@ -26,17 +27,17 @@ from quire.wire.block import Buffer
 
 
 class Change(NamedTuple):
-    """A catalogue that was written, and what it says. `name` is empty when there is nothing to say."""
+    """New catalogue and its content. `name` is "" if there is no set and no tombstone, so no catalogue is written."""
 
     name: str
     crc: int
     catalogue: Catalogue
     dropped: tuple[str, ...]
-    """Names of objects that nobody needs once the record names this one."""
+    """Names of objects that become unneeded when the record names this catalogue."""
 
 
 class SetObjects:
-    """`index` knows the runs of the sets that count."""
+    """Sets and catalogue of one WAL. `index` contains the runs of the sets in the catalogue."""
 
     def __init__(
         self,
@@ -52,19 +53,19 @@ class SetObjects:
         self._name = ""
         self._written = 0
         self.abandoned: list[str] = []
-        """Names of objects that may be there, and that no catalogue will name."""
+        """Names of objects that may exist after failed uploads, but are in no catalogue."""
         self.catalogue = Catalogue()
 
     @property
     def names(self) -> set[str]:
-        """Of the catalogue and the sets that it names; "" where there is none."""
+        """Names of the catalogue ("" if there is none) and of its sets."""
         return {self._name, *(entry.name for entry in self.catalogue.sets)}
 
     # -- reading -----------------------------------------------------------------------------------------
     async def load(self, name: str, crc: int) -> None:
-        """Know what the catalogue `name` says.
+        """Load the catalogue `name` and the rows of its sets.
 
-        Raises `CorruptionError`, `NotFound` (there is a newer one), `Unavailable`.
+        Raises `CorruptionError`, `NotFound` (a newer catalogue has replaced it), `Unavailable`.
         """
         if name == self._name:
             return
@@ -90,10 +91,11 @@ class SetObjects:
     async def write_set(
         self, runs: Sequence[tuple[int, Sequence[Buffer]]], first_seq: int, last_seq: int, clock_ms: int
     ) -> SetEntry:
-        """Write the blocks of the runs, which are sorted by ledger, and read their rows back; the index knows them.
+        """Write a set of the runs, which are sorted by ledger; then read its rows back and index them.
 
-        Raises what the store does; then another try writes another object.
+        Raises the store's errors; a retry writes an object with another name.
         """
+        assert first_seq <= last_seq + 1, "a set covers objects from the trim point on"
         name = wal_object.set_name(self._wal, self._next_number(), self._unique())
         parts = await self._store.run(
             lambda: wal_object.encode_set(self._wal, first_seq, last_seq, clock_ms, runs)
@@ -111,9 +113,9 @@ class SetObjects:
     async def write_catalogue(
         self, more: Iterable[SetEntry], deleted: Mapping[int, int], elsewhere: Collection[int]
     ) -> Change:
-        """Write a catalogue with `more` sets and the tombstones `deleted`, without what is garbage by them.
+        """Write a catalogue with the additional sets `more` and tombstones `deleted`, and without garbage sets.
 
-        `elsewhere`: ledgers of which other objects than sets have blocks, so that their tombstones stay.
+        `elsewhere` contains ledgers with blocks in data objects; their tombstones are kept.
         """
         tombstones = {**self.catalogue.tombstones, **deleted}
         sets = (*self.catalogue.sets, *more)
@@ -142,11 +144,11 @@ class SetObjects:
         return Change(name, wal_object.catalogue_crc(content), catalogue, dropped)
 
     def adopt(self, change: Change) -> None:
-        """The WAL's record names the catalogue of `change`."""
+        """Adopt the catalogue of `change`, after the WAL's record names it."""
         self._adopt(change.name, change.catalogue)
 
     def would_free(self, deleted: Collection[int]) -> bool:
-        """Whether tombstones of these ledgers, with those that are here, make some set garbage."""
+        """Return whether tombstones of `deleted` ledgers, together with the catalogue's, make a set garbage."""
         return bool(self._index.without_life({*self.catalogue.tombstones, *deleted}))
 
     def _adopt(self, name: str, catalogue: Catalogue) -> None:
@@ -155,6 +157,8 @@ class SetObjects:
             if entry.name not in there:
                 self._index.remove(entry.name)
         self._name, self.catalogue = name, catalogue
+        if name:
+            self._written = max(self._written, wal_object.number_of(name))
 
     def _next_number(self) -> int:
         self._written += 1
@@ -162,6 +166,12 @@ class SetObjects:
 
     def _place(self, name: str) -> str:
         return f"{self._store.url.partition('?')[0].rstrip('/')}/{name}"
+
+
+def newer_sets(record: WalRecord, names: Iterable[str]) -> list[str]:
+    """Return those of `names` that are sets written after the catalogue that the record names."""
+    number = wal_object.number_of(record.catalogue) if record.catalogue else 0
+    return [name for name in names if wal_object.is_set(name) and wal_object.number_of(name) > number]
 
 
 async def _one_by_one(parts: Sequence[Buffer]) -> AsyncIterator[Buffer]:

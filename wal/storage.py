@@ -1,22 +1,22 @@
-"""A node whose journal and entry logs are objects: one WAL, from its registration to its end, and a `BookiePort`.
+"""Open WAL of this process: a `BookiePort` like a bookie's, with the data in objects.
 
-    add         intake (judge, memtable, group in one step) → data object → answer
+    add         check the blocks, add them to the memtable and to the open group in one step → data object → response
     read        memtables → runs of sets
-    fence, LAC  in memory: nobody reopens a WAL, and a ledger's state is in its record
-    tombstone   with the next data object, then in the catalogue
+    fence, LAC  in memory: a WAL is never reopened, and a ledger's state is in the ledger's record
+    tombstone   written with the next data object, then into the catalogue
     flush       frozen memtable → set → catalogue → record (see `flusher`)
 
-It is written by this process, under a name that is used once, and ends for good: because somebody closes it, because
-the store bars us, or because the process has lost its session. Then what is pending is answered UNREACHABLE, so that
-writers go on elsewhere, by an ensemble change; what was acknowledged is in objects, and is read from there like any
-other's (`foreign`).
+A WAL's UUID is never used again. The WAL ends when another process closes it, when the store denies access, or when
+this process loses its metadata session. Then pending requests return UNREACHABLE, and the ledgers' writers change their
+ensembles to another WAL. Acknowledged blocks are in objects, and are then read through `foreign`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from quire.bookie.intake import Intake
@@ -32,6 +32,7 @@ from quire.wal.flusher import Flusher
 from quire.wal.keeper import Keeper
 from quire.wal.object_journal import ObjectJournal
 from quire.wal.own_record import OwnRecord
+from quire.wal.proof import prove_missing
 from quire.wal.reads import Reads
 from quire.wal.run_index import RunIndex
 from quire.wal.run_reader import RunReader
@@ -44,11 +45,15 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 STOP_S: Final = 10.0
-"""A store that does not answer is not waited for any longer when the process stops: others close the WAL."""
+"""Seconds for which a stopping process waits for the store; then another process must close the WAL."""
+
+
+UNREGISTER_S: Final = 2.0
+"""Seconds to wait for the removal of the writer's node. If it fails, the node disappears with the session."""
 
 
 class Standing:
-    """See `quire.bookie.neighbours.Standing`: a WAL takes everything, until it has ended."""
+    """Implementation of `quire.bookie.neighbours.Standing`: a WAL accepts all blocks until it ends."""
 
     is_short_of_space = False
 
@@ -68,7 +73,7 @@ class Standing:
 
 
 class WalStorage:
-    """A `BookiePort`, and what its process knows of it. `on_end` is called once, with the reason."""
+    """Open WAL of this process, as a `BookiePort`. `on_end` is called once, with the reason why the WAL ended."""
 
     def __init__(
         self, context: WalContext, record: OwnRecord, on_end: Callable[[WalStorage, QuireError], None]
@@ -86,75 +91,89 @@ class WalStorage:
         self.journal = ObjectJournal(
             context.objects, uuid, settings, context.clock, lambda: record.record.trim_seq, self.end
         )
-        self._laid = LaidByOthers(context.metadata, uuid, self._tasks)
-        self._trash = Trash(context.objects, self._tasks)
+        self.laid = LaidByOthers(context.metadata, uuid, self._tasks)
+        self.trash = Trash(context.objects, self._tasks)
         sets = SetObjects(context.objects, uuid, self._index)
-        self._flusher = Flusher(
+        self.flusher = Flusher(
             cache,
             self.journal,
             sets,
-            Keeper(record, sets, self._trash),
-            self._laid,
+            Keeper(record, sets, self.trash),
+            self.laid,
             self._tasks,
             context.clock,
             self.end,
         )
-        reads = Reads(cache, self._index, RunReader(context.objects, self._index, context.cache), self._tasks)
+        runs = RunReader(context.objects, self._index, context.cache)
+        reads = Reads(cache, self._index, runs, self._tasks, self._prove)
         intake = Intake(
-            cache, self._index, self.journal, self.standing, self._flusher, reads, ADD_REQUEST_BYTES_MAX
+            cache, self._index, self.journal, self.standing, self.flusher, reads, ADD_REQUEST_BYTES_MAX
         )
-        self._requests = Requests(self, cache, self.journal, self.standing, self._flusher, reads, intake)
+        self._requests = Requests(self, cache, self.journal, self.standing, self.flusher, reads, intake)
 
     def start(self) -> None:
         metadata, path = self._context.metadata, paths.wal(self._record.record.uuid)
         self._unwatch = metadata.watch(path, self._record_changed)
-        self._flusher.start()
-        self._laid.start()
+        self.flusher.start()
+        self.laid.start()
+
+    async def _prove(self, error: QuireError) -> QuireError:
+        record = self._record
+        return await prove_missing(self._context.place, error, record.record.uuid, record.version)
 
     def _record_changed(self, _path: str) -> None:
         self._tasks.start(self._look_at_record(), "look at the record")
 
     async def _look_at_record(self) -> None:
-        """Who closes this WAL puts a fence behind its last object, which a writer that went on would outrun."""
+        """End this WAL if another process is closing it.
+
+        That process puts a fence after the last object, and further uploads by the writer would delay the fence.
+        """
         try:
             record = (await OwnRecord.read(self._context.metadata, self._record.record.uuid)).record
         except Unavailable:
-            return  # all watchers are told when a session begins
+            return  # all watches fire again when a new session begins
         except NotFound as error:
             self._fenced(str(error))
         else:
             if record.state is not WalState.OPEN:
-                self._fenced(f"somebody took over what {record.broker} had")
+                self._fenced(f"another process is closing the WAL of broker {record.broker}")
 
     def _fenced(self, why: str) -> None:
         if self.journal.failure is None:
             self.end(Fenced(why))
 
     async def stop(self) -> None:
-        """Leave all in sets, and say in the record that nothing follows; a WAL that has ended is left as it is."""
+        """Flush all blocks into sets and close the WAL, unless it has already ended."""
         if self.journal.failure is None:
             await self._close()
+        await self._unregister()
         self._unwatch()
-        self._laid.stop()
+        self.laid.stop()
         await self._tasks.stop()
         await self.journal.stop()
 
     async def _close(self) -> None:
-        """The only writer knows that no upload is under way: the end needs no fence."""
+        """Close the WAL without a fence, which its only writer does not need, because no upload is in flight."""
         try:
             async with asyncio.timeout(STOP_S):
-                await self._flusher.flush()
-                await self._flusher.tidy()
+                await self.flusher.flush()
+                await self.flusher.tidy()
                 while (last_seq := self.journal.seal()) > self.journal.durable_seq:
-                    await self._flusher.durable()
-                self.journal.end(Unavailable("the process stops"))
+                    await self.flusher.durable()
+                self.journal.end(Unavailable("the process is stopping"))
                 await self._record.change(state=WalState.CLOSED, end_seq=last_seq + 1)
-                await self._trash.emptied()
+                await self.trash.emptied()
         except (QuireError, TimeoutError) as error:
-            _log.warning("%s is left for others to close: %s", self.bookie_id.uuid, error)
+            _log.warning("cannot close %s now; another broker will close it: %s", self.bookie_id.uuid, error)
+
+    async def _unregister(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNREGISTER_S):
+                await self._record.unregister()
 
     def end(self, why: QuireError) -> None:
-        """Nothing more is written here."""
+        """End the WAL: nothing more is written."""
         if self.standing.failure:
             return
         _log.warning("%s has ended: %s", self.bookie_id.uuid, why)
@@ -162,38 +181,25 @@ class WalStorage:
         self.standing.end(str(why))
         self._on_end(self, why)
 
-    # -- what others ask about it ------------------------------------------------------------------------
+    # -- for the directory -------------------------------------------------------------------------------
     @property
     def bytes_unflushed(self) -> int:
-        """Bytes that were accepted and are not yet in sets; the process's budget counts them."""
+        """Accepted bytes that are not in sets yet; they count against the process's memory budget."""
         return self.cache.size_bytes
 
     def on_flushed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` on the loop whenever `bytes_unflushed` has fallen."""
-        self._flusher.on_flushed(callback)
+        """Call `callback` on the loop each time `bytes_unflushed` falls."""
+        self.flusher.on_flushed(callback)
 
     async def flush(self) -> None:
-        """Return when everything accepted so far is in sets. Raises what prevents it."""
-        await self._flusher.flush()
-
-    async def emptied(self) -> None:
-        """Return when all objects that nobody needs are deleted."""
-        await self._trash.emptied()
-
-    @property
-    def laid(self) -> Mapping[int, int]:
-        """Tombstones of others that no catalogue has yet: ledger and version."""
-        return self._laid.waiting
-
-    async def tidy(self) -> None:
-        """Let go of what was deleted, now."""
-        await self._flusher.tidy()
+        """Wait until all blocks accepted so far are in sets. Raises the error that prevents a flush."""
+        await self.flusher.flush()
 
     # -- requests ----------------------------------------------------------------------------------------
     def add(self, request: AddRequest, done: AddDone) -> None:
-        """See `BookiePort.add`."""
+        """Add blocks; see `BookiePort.add`."""
         self._requests.add(request, done)
 
     def ask(self, request: Request[R]) -> Coroutine[Any, Any, R]:
-        """See `BookiePort.ask`."""
+        """Answer any other request; see `BookiePort.ask`."""
         return self._requests.ask(request)

@@ -1,9 +1,9 @@
-"""Tombstones that are laid in a WAL by others than its keeper.
+"""Tombstones that processes other than the keeper record for a WAL.
 
-A ledger of an open WAL may be deleted by another broker: the one that owns its topic now. The WAL's catalogue is its
-writer's alone, so a tombstone of another's is a node of the metadata store, made before the ledger's record goes. The
-keeper (its writer while the WAL is open, the collector when it is closed) watches for such nodes, takes them over into
-the next catalogue, and removes them after that.
+A broker that has become the owner of a topic may delete a ledger whose blocks are in another broker's WAL. Only the
+keeper changes the catalogue: the writer of an open WAL, the collector of a closed one. So the deleting broker creates a
+node in the metadata store before it removes the ledger's record. The keeper watches for such nodes, copies them into
+the next catalogue, and removes them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Final
 
 from quire.metadata import paths
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, QuireError, Unavailable
+from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from quire.runtime.tasks import Tasks
+from quire.wal.patience import as_quire_error
 
 RETRY_S: Final = 1.0
+"""Delay in seconds before tombstones are read again after an error."""
 
 
 async def lay(store: MetadataStore, uuid: str, ledger_id: int, version: int) -> None:
-    """Have the keeper of a WAL know that the ledger was deleted. Raises `Unavailable`, `OutcomeUnknown`."""
+    """Record for the WAL's keeper that the ledger was deleted. Raises `Unavailable`, `OutcomeUnknown`."""
     try:
         await store.create(paths.wal_tombstone(uuid, ledger_id), str(version).encode())
     except AlreadyExists:
@@ -29,7 +31,7 @@ async def lay(store: MetadataStore, uuid: str, ledger_id: int, version: int) -> 
 
 
 async def laid(store: MetadataStore, uuid: str) -> dict[int, int]:
-    """Tombstones that wait for the keeper: ledger and version. Raises `Unavailable`."""
+    """Return the tombstones that wait for the keeper: version by ledger. Raises `Unavailable`."""
     found = {}
     for name in await store.children(paths.wal_tombstones(uuid)):
         ledger_id = int(name, 16)
@@ -41,7 +43,7 @@ async def laid(store: MetadataStore, uuid: str) -> dict[int, int]:
 
 
 async def take_away(store: MetadataStore, uuid: str, ledger_ids: list[int]) -> None:
-    """The catalogue has them. What cannot be removed now is taken over once more."""
+    """Remove the nodes of tombstones that the catalogue contains. If that fails, the keeper copies them again later."""
     for ledger_id in ledger_ids:
         try:
             await store.delete(paths.wal_tombstone(uuid, ledger_id))
@@ -50,7 +52,10 @@ async def take_away(store: MetadataStore, uuid: str, ledger_ids: list[int]) -> N
 
 
 class LaidByOthers:
-    """Follows the tombstones that others lay in an open WAL; `waiting` are those that no catalogue has yet."""
+    """Watch on tombstones that other processes record for an open WAL.
+
+    `waiting` contains the tombstones that are in no catalogue yet: version by ledger.
+    """
 
     def __init__(self, store: MetadataStore, uuid: str, tasks: Tasks) -> None:
         self.waiting: dict[int, int] = {}
@@ -71,14 +76,18 @@ class LaidByOthers:
         while True:
             try:
                 self.waiting = await laid(self._store, self._uuid)
-            except QuireError:
+            except Exception as error:
+                as_quire_error(error, f"the read of tombstones of WAL {self._uuid}")
                 await asyncio.sleep(RETRY_S)
                 continue
             await self._woken.wait()
             self._woken.clear()
 
     async def recorded(self, ledger_ids: list[int]) -> None:
-        """The catalogue has these."""
+        """Delete the nodes of `ledger_ids`, and remove these ledgers from `waiting`.
+
+        The catalogue now contains their tombstones.
+        """
         await take_away(self._store, self._uuid, ledger_ids)
         for ledger_id in ledger_ids:
             self.waiting.pop(ledger_id, None)

@@ -1,7 +1,7 @@
-"""Objects that nobody needs any more, deleted by and by.
+"""Deletion of unneeded objects of a WAL, in the background.
 
-A deletion that fails is tried again and harms nobody; where a store bars us, with the next ones that come. One that a
-death prevents leaves a stray, which the collector finds when the WAL is closed.
+A failed deletion is retried. If the store denies access, it is retried together with the next deletions. After a crash,
+the collector finds the remaining objects when the WAL is closed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from quire.wal.patience import until_answered
 _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
+"""Number of concurrent deletions."""
 NAMES_MAX: Final = 100_000
-"""Of some hours; of a store that forbids deletions for longer the oldest are left as strays."""
+"""Maximum length of the queue: the objects of a few hours. A full queue drops its oldest names; the collector deletes
+their objects.
+"""
 
 
 class Trash:
+    """Queue of objects to delete."""
+
     def __init__(self, store: ObjectStore, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
@@ -36,13 +41,13 @@ class Trash:
         return len(self._names)
 
     def add(self, names: Iterable[str]) -> None:
-        """Have these deleted; nothing names them any more."""
+        """Queue the deletion of objects that no record names any more."""
         self._names += names
         if self._names and self._emptying is None:
-            self._emptying = self._tasks.start(self._empty(), "delete objects that nobody needs")
+            self._emptying = self._tasks.start(self._empty(), "delete unneeded objects")
 
     async def emptied(self) -> None:
-        """Return when all of it is deleted."""
+        """Wait until the queue is empty."""
         if self._emptying is not None:
             await asyncio.wait([self._emptying])
 
@@ -54,7 +59,7 @@ class Trash:
                 for _ in batch:
                     self._names.popleft()
         except QuireError as error:
-            _log.warning("%d objects that nobody needs stay for now: %s", len(self), error)
+            _log.warning("cannot delete %d unneeded objects now, trying again later: %s", len(self), error)
         finally:
             self._emptying = None
 

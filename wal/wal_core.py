@@ -1,21 +1,25 @@
-"""The writing of a WAL as a state machine: what is queued and what uploads answer in; uploads and confirmations out.
+"""Writer of a WAL as a state machine. Input: blocks and results of uploads. Output: uploads and confirmations.
 
-    open group     takes what is queued, until it is full, or has gathered long enough while an upload may begin
-    line           groups that are closed, with their sequence numbers, and wait for an upload
-    under way      uploads of the numbers from `durable_seq` + 1 on, at most `uploads_max` of them
+A *group* is the content of one data object: blocks, tombstones and the callbacks that wait for them.
 
-- A sequence number is taken in the step that closes a group, and groups are uploaded in that order (law W3). A group
-  never spans a `seal`: the memtable changes there.
-- A lone block after a silence waits for 10 ms, those of a stream for a batch: what is gathered first is due a batch
-  after what was due before it. While no upload may begin, the open group goes on gathering.
-- A group is durable when its object is there; it is told when all before it are, a whole prefix at once (W4).
-- The window is one of numbers, not of uploads: an object `uploads_max` behind another knows that one to be durable.
-  So if an object is lost that was acknowledged, those behind it say so (W8).
-- That the name of an object is taken means that an answer was lost, if it is ours; if a fence lies there, somebody has
-  closed the WAL, and from there on nothing is durable any more (W12). An answer that does not come is tried again, for
-  ever, by whoever uploads; no event here stands for it (W13).
+    open group     receives queued blocks until it is full, or until it is due and an upload may begin
+    line           closed groups, with their sequence numbers, that wait for an upload
+    under way      groups that are being uploaded: numbers from `durable_seq` + 1 on, at most `uploads_max` of them
 
-Once ended, all that waits has an unknown outcome: its object may be there, before the fence or not.
+- A group gets its sequence number when it is closed, and groups are uploaded in that order (law W3). A `seal` always
+  closes the open group, because the memtable is frozen at that point.
+- A single block after a pause waits for 10 ms; blocks of a stream are batched. A group is due one batch time after the
+  previous group was due. While no upload may begin, the open group continues to grow.
+- A group is durable when its object exists. Its callbacks run when all earlier groups are durable, too (W4).
+- The upload window limits the range of sequence numbers. So the existence of an object proves that the object
+  `uploads_max` numbers before it was durable. If an acknowledged object is lost, later objects prove the loss (W8).
+- If an object's name is taken by this writer's own object, an earlier upload succeeded and its response was lost. If it
+  is taken by a fence, another process has closed the WAL, and no later object is part of it (W12). A missing response
+  is not an event: the shell repeats the upload without a limit (W13).
+
+After the WAL's end, the outcome of all waiting blocks is unknown: their object may exist, before the fence or after it.
+
+Numbers such as W4 refer to the laws in `docs/decisions/wal.md`.
 """
 
 from __future__ import annotations
@@ -31,52 +35,51 @@ from quire.wire.block import Buffer
 from quire.wire.bookie import AddDone, Status
 
 LONE_S: Final = 0.01
-"""What comes after a silence waits for so long: others that come with it share its upload."""
+"""Seconds that a block after a pause waits, so that blocks that arrive together share one upload."""
 
 EARLY_S: Final = 0.001
-"""A timer that comes so little early is in time: clocks have a grain, and two of them run apart."""
+"""Seconds by which a timer may fire early and still count as due, because the loop's and the caller's clock differ."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """What one object makes durable, and who waits for that."""
+    """Blocks and tombstones of one object, and their callbacks."""
 
     blocks: list[Buffer] = field(default_factory=list)
     tombstones: list[Tombstone] = field(default_factory=list)
     bytes: int = 0
     waiters: list[tuple[AddDone, Sequence[Status]]] = field(default_factory=list)
     seq: int = -1
-    """Once it is closed."""
+    """Sequence number, assigned when the group is closed."""
     is_durable: bool = False
 
 
 class WalEffects(Protocol):
-    """What a WAL's writer asks of the world."""
+    """Effects of a WAL's writer, performed by its shell."""
 
     def arm(self, delay_s: float) -> None:
-        """Call `core.due` after so long."""
+        """Call `core.due` after this delay, in seconds."""
         ...
 
     def upload(self, group: Group, confirmed_seq: int) -> None:
-        """Make its object, by a conditional upload that is tried until it has an answer: `core.uploaded`, `core.taken`
-        or `core.end`, not within the call."""
+        """Start to create the object by a conditional upload, repeated until the store answers."""
         ...
 
     def durable(self, groups: Sequence[Group]) -> None:
-        """Tell those who wait for them, in this order."""
+        """Run the callbacks of the groups, in this order."""
         ...
 
     def ended(self, why: QuireError, groups: Sequence[Group]) -> None:
-        """Nothing is durable any more. The groups' outcome is unknown."""
+        """Handle the end of the WAL: fail the callbacks of `groups`, whose outcome is unknown."""
         ...
 
 
 class WalCore:
-    """`batch_s`: how long a stream's blocks are gathered; `batch_bytes`: a group of this size waits no longer."""
+    """Writer of one WAL. A group is closed `batch_s` after the previous one, or when it has `batch_bytes`."""
 
     def __init__(self, effects: WalEffects, *, batch_s: float, batch_bytes: int, uploads_max: int) -> None:
         self.durable_seq = -1
-        """Up to it all objects are there."""
+        """All objects up to this sequence number are durable; -1 before the first."""
         self.failure: QuireError | None = None
         self._effects = effects
         self._batch_s = batch_s
@@ -85,13 +88,13 @@ class WalCore:
         self._next_seq = 0
         self._open: Group | None = None
         self._is_due = False
-        """The open group has gathered long enough."""
+        """Set when the open group has waited long enough."""
         self._due_at_s = float("-inf")
-        """When the open group is due, or the last one was."""
+        """Time when the open group is due; without an open group, when the last one was due."""
         self._line: deque[Group] = deque()
         self._under_way: deque[Group] = deque()
 
-    # -- events: what is queued --------------------------------------------------------------------------
+    # -- events: queued blocks and tombstones ------------------------------------------------------------
     def queued(
         self,
         blocks: Sequence[Buffer],
@@ -99,7 +102,7 @@ class WalCore:
         waiter: tuple[AddDone, Sequence[Status]],
         now_s: float,
     ) -> None:
-        """Blocks that belong together, in one object and behind all that was queued before."""
+        """Add blocks to one group, after all earlier blocks; close the open group first if it has no space for them."""
         group = self._open
         if group is not None and group.bytes + size_bytes > self._batch_bytes:
             self._close()
@@ -114,13 +117,13 @@ class WalCore:
             self._begin_uploads()
 
     def deleted(self, tombstone: Tombstone, waiter: tuple[AddDone, Sequence[Status]], now_s: float) -> None:
-        """A tombstone rides with the blocks of its time."""
+        """Add a tombstone to the open group."""
         group = self._open or self._begin(now_s)
         group.tombstones.append(tombstone)
         group.waiters.append(waiter)
 
     def barrier(self, waiter: tuple[AddDone, Sequence[Status]]) -> bool:
-        """Let someone wait for everything queued so far. False when there is nothing to wait for."""
+        """Add a callback after everything queued so far. Return False if nothing is queued or being uploaded."""
         for groups in ((self._open,) if self._open else (), self._line, self._under_way):
             if groups:
                 groups[-1].waiters.append(waiter)
@@ -128,14 +131,14 @@ class WalCore:
         return False
 
     def seal(self) -> int:
-        """What is queued next begins another group; what was queued waits no longer. The last number taken, or -1."""
+        """Close the open group now. Return the last assigned sequence number, or -1."""
         if self._open is not None:
             self._close()
             self._begin_uploads()
         return self._next_seq - 1
 
     def due(self, now_s: float) -> None:
-        """The time for which `arm` asked has passed, for the group that was open then, or for another."""
+        """Handle the timer that `arm` set, for the open group or for an earlier one."""
         if self._open is None or self.failure is not None:
             return
         if self._due_at_s - now_s > EARLY_S:
@@ -144,33 +147,32 @@ class WalCore:
         self._is_due = True
         self._begin_uploads()
 
-    # -- events: what becomes of an upload -----------------------------------------------------------------
+    # -- events: results of uploads ------------------------------------------------------------------------
     def uploaded(self, seq: int) -> None:
-        """Its object is there."""
+        """Record that object `seq` exists; run the callbacks of all groups that are now durable without a gap."""
         if self.failure is not None:
             return
+        assert self.durable_seq < seq <= self.durable_seq + len(self._under_way)
         self._under_way[seq - self.durable_seq - 1].is_durable = True
         prefix = []
         while self._under_way and self._under_way[0].is_durable:
             prefix.append(self._under_way.popleft())
         if prefix:
             self.durable_seq = prefix[-1].seq
-            self._begin_uploads()  # the store works while we answer
+            self._begin_uploads()  # first, so that the store writes during the callbacks
             self._effects.durable(prefix)
 
     def taken(self, seq: int, ours: Header, found: Header) -> None:
-        """Its name is taken, by an object with the header `found`. `ours` is the one that was sent."""
+        """Handle an upload whose name is taken: compare the existing object's header with the one that was sent."""
         if found == ours:
             self.uploaded(seq)
         elif (found.kind, found.wal, found.seq) == (Kind.FENCE, ours.wal, seq):
-            self.end(Fenced(f"somebody has closed WAL {ours.wal} before object {seq}"))
+            self.end(Fenced(f"another process has closed WAL {ours.wal} before object {seq}"))
         else:
-            self.end(
-                CorruptionError(f"object {seq} of WAL {ours.wal} is not the one that its only writer made")
-            )
+            self.end(CorruptionError(f"object {seq} of WAL {ours.wal} was not written by its only writer"))
 
     def end(self, why: QuireError) -> None:
-        """Nothing is durable any more: the store bars us, or others may have taken over."""
+        """End the WAL, because the store denies access or another process may have taken over."""
         if self.failure is not None:
             return
         self.failure = why
@@ -182,7 +184,7 @@ class WalCore:
 
     # -- inside --------------------------------------------------------------------------------------------
     def _begin(self, now_s: float) -> Group:
-        assert self.failure is None, "whoever queues looks first"
+        assert self.failure is None, "the caller checks `failure` first"
         self._open = Group()
         self._is_due = False
         delay_s = min(max(self._due_at_s + self._batch_s - now_s, LONE_S), self._batch_s)
@@ -197,9 +199,10 @@ class WalCore:
         self._next_seq += 1
         self._open = None
         self._line.append(group)
+        assert self._next_seq == self.durable_seq + 1 + len(self._under_way) + len(self._line)
 
     def _begin_uploads(self) -> None:
-        """As many as the window allows; then the open group, too, if it is due and nothing waits before it."""
+        """Begin as many uploads as the window allows; close the open group if it is due and no other group waits."""
         while len(self._under_way) < self._uploads_max:
             if not self._line and self._open is not None and self._is_due:
                 self._close()

@@ -1,7 +1,7 @@
-"""The bytes of a WAL's objects: data objects and fences, sets, and the catalogue.
+"""Byte formats of a WAL's objects: data objects and fences, sets, and the catalogue.
 
     wal/WAL/SEQ                   data object or fence; SEQ in 16 hex digits, dense from 0
-    wal/WAL/set-N-UNIQUE          set; N counts what was written, UNIQUE makes the name one that is used once
+    wal/WAL/set-N-UNIQUE          set; N counts the WAL's sets and catalogues, UNIQUE ensures that no name is used twice
     wal/WAL/sets-N-UNIQUE         catalogue
 
 All integers are big-endian. Data objects, fences and sets begin with a header:
@@ -11,10 +11,10 @@ All integers are big-endian. Data objects, fences and sets begin with a header:
          8    2  version          1
         10    2  kind             1 data, 2 fence, 3 set
         12    4  header crc       CRC32C over bytes 0 .. 12 and 16 .. 96
-        16   16  WAL              its UUID
-        32    8  seq              of the object; of a set: the first that its blocks come from
-        40    8  trim seq         objects below are in sets, as known when this was cut; of a set: the last it covers
-        48    8  confirmed seq    every object up to it was durable when this was cut, signed; -1 none
+        16   16  WAL              UUID
+        32    8  seq              number of the object; in a set: first data object that it covers
+        40    8  trim seq         trim point when the object was created; in a set: last data object that it covers
+        48    8  confirmed seq    all objects up to this number were durable when the object was created; signed, or -1
         56    8  clock            ms
         64    4  blocks
         68    4  rows
@@ -23,22 +23,23 @@ All integers are big-endian. Data objects, fences and sets begin with a header:
         88    4  rows crc         CRC32C over tombstones and rows
         92    4  tombstones
 
-    then the blocks (`wire/block`), as they are: of a data object in the order of their adds, of a set by ledger, entry;
-    then tombstones, 24 bytes each:  kind 4 (1), ledger 8, version 8 signed, 0 4
-    then rows, by ledger and first entry, one a run: blocks of one ledger that lie together, without a gap
-         ledger 8, first entry 8, last entry 8, offset 8, length 4, crc 4 (CRC32C over the run)
+    then the blocks (`wire/block`), unchanged: in a data object in the order of their adds, in a set by ledger and entry
+    then tombstones, 24 bytes each:  kind 4 (1), ledger 8, version 8 signed, zero 4
+    then rows, sorted by ledger and first entry. Each describes one run: consecutive blocks of one ledger, contiguous in
+         the object:  ledger 8, first entry 8, last entry 8, offset 8, length 4, crc 4 (CRC32C over the run)
          and in sets: clock 8 (of the last block)
-    then, of a set only, a footer of 32 bytes for readers that know its name and length:
-         magic 8, rows offset 8, rows 4, rows crc 4, zero 4, footer crc 4 (CRC32C over the 28 before)
+    then, only in a set, a footer of 32 bytes for readers that know its name and length:
+         magic 8, rows offset 8, rows 4, rows crc 4, zero 4, footer crc 4 (CRC32C over the 28 bytes before)
 
-A fence has no blocks, and 64 bytes more: the name of who closed the WAL, padded by zeros. A run of a set has at most
-1 MiB, or one larger block. A set's rows crc and tombstones in the header are those of the footer.
+A fence has no blocks. Its header is followed by 64 bytes: the name of the process that closed the WAL, padded with
+zeros. A run has at most 1 MiB, or consists of one larger block. The header and the footer of a set contain the same
+rows crc; a set has no tombstones.
 
-The catalogue is JSON behind 16 bytes: magic "QUIRECAT", version 2, zero 2, crc 4 (CRC32C over the JSON).
+A catalogue is JSON after 16 bytes: magic "QUIRECAT", version 2, zero 2, crc 4 (CRC32C over the JSON).
 
-A data object proves itself in three steps: header, rows, runs. The WAL and seq in it must be those of its name: what
-does not verify is damage, never an end. The header's checksum covers the rows' and those the runs', so two objects with
-one header have the same bytes. A core: no I/O.
+A data object is verified in three steps: header, rows, runs. Its WAL and seq must match its name. A failed check is
+damage, never the end of the WAL. The header's checksum covers the rows' checksum, and the rows contain the runs'
+checksums, so two objects with equal headers have the same bytes. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ from uuid import UUID
 
 import msgspec
 
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import ConfigurationError, CorruptionError
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer, brief, peek
 from quire.wire.checksum import crc32c
 
 FOLDER: Final = "wal/"
-"""Of all WALs."""
+"""Folder of all WALs."""
 
 MAGIC: Final = b"QUIREWAL"
 SET_MAGIC: Final = b"QUIRESET"
@@ -82,7 +83,7 @@ FOOTER_BYTES: Final = _FOOTER.size + _CRC.size
 FENCE_BYTES: Final = HEADER_BYTES + 64
 RUN_BYTES_MAX: Final = MIB
 TAIL_GUESS_BYTES: Final = 64 * 1024
-"""A first read from the end of this many bytes finds the rows of a set of a thousand runs."""
+"""Bytes of the first read from the end of a set; large enough for the rows of a thousand runs."""
 
 assert (HEADER_BYTES, TOMBSTONE_BYTES, ROW.size, SET_ROW.size, FOOTER_BYTES) == (96, 24, 40, 48, 32)
 
@@ -97,7 +98,7 @@ _OPENINGS: Final = {(MAGIC, VERSION, Kind.DATA), (MAGIC, VERSION, Kind.FENCE), (
 
 
 class Header(NamedTuple):
-    """What an object says of itself. Of a set, `trim_seq` is the last sequence number that it covers."""
+    """Decoded header of an object. In a set, `trim_seq` is the last sequence number that the set covers."""
 
     kind: Kind
     wal: str
@@ -112,11 +113,11 @@ class Header(NamedTuple):
     rows_crc: int
     tombstone_count: int
     header_crc: int
-    """Two data objects that have it in common, and WAL and seq, are the same."""
+    """Checksum; data objects with equal `header_crc`, WAL and seq have the same bytes."""
 
     @property
     def tail_offset(self) -> int:
-        """Where tombstones and rows begin."""
+        """Offset of the tombstones, which are followed by the rows."""
         return self.rows_offset - TOMBSTONE_BYTES * self.tombstone_count
 
 
@@ -127,7 +128,7 @@ class Tombstone(NamedTuple):
 
 # -- names -----------------------------------------------------------------------------------------------
 def folder(wal: str) -> str:
-    """What the names of all its objects begin with."""
+    """Return the prefix of the names of a WAL's objects."""
     return f"{FOLDER}{wal}/"
 
 
@@ -144,9 +145,22 @@ def catalogue_name(wal: str, number: int, unique: str) -> str:
 
 
 def seq_of(name: str) -> int | None:
-    """The sequence number in the name of a data object or fence; None for other names."""
+    """Return the sequence number in the name of a data object or fence; None for other names."""
     last = name.rpartition("/")[2]
     return int(last, 16) if _SEQ.fullmatch(last) else None
+
+
+def is_set(name: str) -> bool:
+    return name.rpartition("/")[2].startswith("set-")
+
+
+def is_catalogue(name: str) -> bool:
+    return name.rpartition("/")[2].startswith("sets-")
+
+
+def number_of(name: str) -> int:
+    """Return the number in the name of a set or catalogue; a WAL's sets and catalogues share one sequence."""
+    return int(name.rpartition("/")[2].split("-")[1], 16)
 
 
 # -- data objects and fences -----------------------------------------------------------------------------
@@ -159,7 +173,7 @@ def encode_data(
     blocks: Sequence[Buffer],
     tombstones: Sequence[Tombstone] = (),
 ) -> list[Buffer]:
-    """A data object in parts: the blocks are not copied."""
+    """Return the bytes of a data object in parts; the blocks are not copied."""
     rows = sorted(_data_rows(blocks))
     tail = b"".join([*(_TOMBSTONE.pack(1, *each, 0) for each in tombstones), *rows])
     tail_offset = HEADER_BYTES + sum(map(len, blocks))
@@ -182,9 +196,9 @@ def encode_data(
 
 
 def _data_rows(blocks: Sequence[Buffer]) -> Iterable[bytes]:
-    """Rows of blocks as they lie: neighbours of one ledger that follow one another are one run.
+    """Yield the rows of blocks in the given order: adjacent, consecutive blocks of one ledger form one run.
 
-    In big-endian order they sort as bytes. One loop: this is done for every block.
+    This is one loop, for speed, because it runs for every block.
     """
     ledger_id = next_entry = -1
     first_entry = start = length = crc = 0
@@ -204,14 +218,14 @@ def _data_rows(blocks: Sequence[Buffer]) -> Iterable[bytes]:
 
 
 def encode_fence(wal: str, seq: int, clock_ms: int, closer: str) -> bytes:
-    """The end of a WAL. `closer` is for people."""
+    """Return the bytes of a fence. `closer` is informational."""
     header = Header(Kind.FENCE, wal, seq, 0, -1, clock_ms, 0, 0, HEADER_BYTES, FENCE_BYTES, crc32c(b""), 0, 0)
     name = closer.encode()[: FENCE_BYTES - HEADER_BYTES]
     return _encode_header(header, MAGIC) + name.ljust(FENCE_BYTES - HEADER_BYTES, b"\0")
 
 
 def closer_of(fence: Buffer) -> str:
-    """Who closed the WAL, as it says of itself."""
+    """Return the name of the process that closed the WAL, from its fence."""
     return bytes(fence[HEADER_BYTES:FENCE_BYTES]).rstrip(b"\0").decode(errors="replace")
 
 
@@ -223,28 +237,41 @@ def _encode_header(header: Header, magic: bytes) -> bytes:
 
 
 def read_header(content: Buffer, name: str) -> Header:
-    """The header of a data object, fence or set, from its first bytes. `CorruptionError` names the object."""
+    """Return the header of a data object, fence or set, from its first bytes.
+
+    Raises `CorruptionError`, and `ConfigurationError` for a newer format; both contain the object's name.
+    """
     if len(content) < HEADER_BYTES:
-        raise CorruptionError("an object is too short for a WAL's", name, 0)
+        raise CorruptionError("an object is too short for a WAL's header", name, 0)
     magic, version, kind = _OPENING.unpack_from(content)
-    if (magic, version, kind) not in _OPENINGS:
-        raise CorruptionError(f"no header of a WAL's object of version {VERSION}", name, 0)
+    if magic not in (MAGIC, SET_MAGIC):
+        raise CorruptionError("an object has no valid WAL header", name, 0)
     (crc,) = _CRC.unpack_from(content, _OPENING.size)
     view = memoryview(content)
     if crc32c(view[_CHECKED_OFFSET:HEADER_BYTES], crc32c(view[: _OPENING.size])) != crc:
         raise CorruptionError("a header does not match its checksum", name, 0)
+    if (magic, version, kind) not in _OPENINGS:
+        raise _newer(name, version)
     wal, *fields = _CHECKED.unpack_from(content, _CHECKED_OFFSET)
     return Header._make((Kind(kind), str(UUID(bytes=wal)), *fields, crc))
 
 
+def _newer(name: str, version: int) -> ConfigurationError:
+    """Return the error for an undamaged object of a newer format. All formats share magic, version and checksum."""
+    return ConfigurationError(
+        f"{name} was written by a newer version of Quire (format {version}, this version reads {VERSION}): "
+        "upgrade this process"
+    )
+
+
 def check(header: Header, wal: str, seq: int, name: str) -> None:
-    """That the object is the one of its name. `CorruptionError`."""
+    """Check that the header matches the object's name. Raises `CorruptionError`."""
     if (header.wal, header.seq) != (wal, seq) or header.kind is Kind.SET:
-        raise CorruptionError(f"an object says that it is {header.seq} of WAL {header.wal}", name, 0)
+        raise CorruptionError(f"the header belongs to object {header.seq} of WAL {header.wal}", name, 0)
 
 
 def header_of(content: Buffer, wal: str, seq: int) -> Header:
-    """That of the data object or fence `seq`, from its first bytes. `CorruptionError`."""
+    """Return the header of the data object or fence `seq`, from its first bytes. Raises `CorruptionError`."""
     name = data_name(wal, seq)
     header = read_header(content, name)
     check(header, wal, seq, name)
@@ -252,7 +279,7 @@ def header_of(content: Buffer, wal: str, seq: int) -> Header:
 
 
 def read_data_tail(header: Header, tail: Buffer, name: str) -> tuple[bytes, dict[int, int]]:
-    """The rows as bytes, and the tombstones by ledger, from what lies behind the blocks. `CorruptionError`."""
+    """Return encoded rows, and tombstone versions by ledger; `tail` follows the blocks. Raises `CorruptionError`."""
     content = bytes(tail)
     expected = TOMBSTONE_BYTES * header.tombstone_count + ROW.size * header.row_count
     if len(content) != expected or crc32c(content) != header.rows_crc:
@@ -268,7 +295,7 @@ def read_data_tail(header: Header, tail: Buffer, name: str) -> tuple[bytes, dict
 def encode_set(
     wal: str, first_seq: int, last_seq: int, clock_ms: int, ledgers: Sequence[tuple[int, Sequence[Buffer]]]
 ) -> list[Buffer]:
-    """A set in parts: `ledgers` are sorted, each with its blocks in order, which are not copied."""
+    """Return a set's bytes in parts. `ledgers` are sorted, each with its blocks in order. Blocks are not copied."""
     blocks: list[Buffer] = []
     rows: list[bytes] = []
     offset = HEADER_BYTES
@@ -308,7 +335,7 @@ def encode_set(
 
 
 def _runs(blocks: Sequence[Buffer]) -> Iterable[list[Buffer]]:
-    """The blocks of a ledger in runs: without a gap, and not too large."""
+    """Divide the blocks of a ledger into runs without gaps, each of limited size."""
     run: list[Buffer] = []
     size, next_entry = 0, -1
     for block in blocks:
@@ -324,41 +351,43 @@ def _runs(blocks: Sequence[Buffer]) -> Iterable[list[Buffer]]:
 
 
 def footer_crc(tail: Buffer) -> int:
-    """The checksum that a catalogue holds, from a set's last bytes."""
+    """Return the checksum that a catalogue stores for a set, from the set's last bytes."""
     return int.from_bytes(bytes(tail[-_CRC.size :]), "big")
 
 
 def set_tail_bytes(tail: Buffer, name: str) -> int:
-    """How many of a set's last bytes are rows and footer, from the last `FOOTER_BYTES` at least. `CorruptionError`."""
+    """Return the size of a set's rows and footer, from at least its last `FOOTER_BYTES`. Raises `CorruptionError`."""
     return _read_footer(tail, name)[1] * SET_ROW.size + FOOTER_BYTES
 
 
 def read_set_tail(tail: Buffer, object_bytes: int, crc: int, name: str) -> bytes:
-    """The rows as bytes. `crc` is what the catalogue says of the footer. `CorruptionError`."""
+    """Return a set's encoded rows. `crc` is the footer's checksum in the catalogue. Raises `CorruptionError`."""
     rows_offset, row_count, rows_crc = _read_footer(tail, name)
     end = len(tail) - FOOTER_BYTES
     rows = bytes(tail[end - row_count * SET_ROW.size : end])
     if footer_crc(tail) != crc or rows_offset + len(rows) + FOOTER_BYTES != object_bytes:
-        raise CorruptionError("a set is not the one that was catalogued", name, object_bytes - FOOTER_BYTES)
+        raise CorruptionError(
+            "a set of blocks differs from its entry in the catalogue", name, object_bytes - FOOTER_BYTES
+        )
     if crc32c(rows) != rows_crc:
         raise CorruptionError("the rows of a set do not match their checksum", name, rows_offset)
     return rows
 
 
 def _read_footer(tail: Buffer, name: str) -> tuple[int, int, int]:
-    """Rows offset, number of rows, their checksum."""
+    """Return the offset, number and checksum of a set's rows, from its footer."""
     footer = bytes(tail[-FOOTER_BYTES:])
     if len(footer) < FOOTER_BYTES or footer_crc(footer) != crc32c(footer[: _FOOTER.size]):
         raise CorruptionError("a set's footer does not match its checksum", name)
     magic, rows_offset, row_count, rows_crc, _ = _FOOTER.unpack(footer[: _FOOTER.size])
     if magic != SET_MAGIC:
-        raise CorruptionError("no footer of a set", name)
+        raise CorruptionError("a set has no valid footer", name)
     return rows_offset, row_count, rows_crc
 
 
 # -- the catalogue ---------------------------------------------------------------------------------------
 class SetEntry(msgspec.Struct, frozen=True):
-    """A set that counts; it covers the data objects from `first_seq` to `last_seq`."""
+    """Set in the catalogue; it covers the data objects from `first_seq` to `last_seq`."""
 
     name: str
     bytes: int
@@ -368,7 +397,7 @@ class SetEntry(msgspec.Struct, frozen=True):
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """`tombstones`: ledgers that were deleted and of which some object has blocks, and the versions."""
+    """Sets of a WAL, and tombstone versions by ledger, for deleted ledgers with blocks in an object."""
 
     sets: tuple[SetEntry, ...] = ()
     tombstones: dict[int, int] = {}
@@ -380,19 +409,21 @@ def encode_catalogue(catalogue: Catalogue) -> bytes:
 
 
 def catalogue_crc(content: Buffer) -> int:
-    """The checksum that the WAL's record holds."""
+    """Return the checksum of a catalogue, which the WAL's record contains."""
     return _CATALOGUE.unpack_from(content)[3]  # type: ignore[no-any-return]
 
 
 def decode_catalogue(content: Buffer, crc: int, name: str) -> Catalogue:
-    """`crc` is what the record says. `CorruptionError`."""
+    """Decode a catalogue. `crc` is its checksum in the record. Raises `CorruptionError`."""
     if len(content) < _CATALOGUE.size:
         raise CorruptionError("an object is too short for a catalogue", name, 0)
     magic, version, zero, told = _CATALOGUE.unpack_from(content)
     body = bytes(content[_CATALOGUE.size :])
-    if (magic, version, zero) != (CATALOGUE_MAGIC, VERSION, 0) or told != crc or crc32c(body) != crc:
-        raise CorruptionError("a catalogue is not the one that was recorded", name, 0)
+    if magic != CATALOGUE_MAGIC or told != crc or crc32c(body) != crc:
+        raise CorruptionError("a catalogue does not match its checksum in the record", name, 0)
+    if (version, zero) != (VERSION, 0):
+        raise _newer(name, version)
     try:
         return msgspec.json.decode(body, type=Catalogue)
     except ValueError as error:
-        raise CorruptionError(f"a catalogue cannot be read ({error})", name, _CATALOGUE.size) from error
+        raise CorruptionError(f"a catalogue cannot be decoded ({error})", name, _CATALOGUE.size) from error

@@ -1,6 +1,6 @@
-"""Runs of blocks: whole blocks of one ledger, one after the other, as logs and objects keep them.
+"""Runs of blocks: contiguous whole blocks of one ledger, as write-ahead logs and objects contain them.
 
-Whoever calls has proven the bytes, by a checksum over the run; here they are only walked over.
+The caller has verified a checksum over the run; these functions only find the blocks in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BLOCK_LENGTH_OFFSET: Final = 16
 
 
 def first_blocks(runs: memoryview, bytes_max: int) -> list[Buffer]:
-    """Blocks from the start of proven runs, as views: at least one, then as many as `bytes_max` allows."""
+    """Return the first blocks of verified runs as views: at least one, and more if all fit into `bytes_max`."""
     blocks: list[Buffer] = []
     start, end = 0, min(len(runs), bytes_max)
     while start < end:
@@ -29,12 +29,12 @@ def first_blocks(runs: memoryview, bytes_max: int) -> list[Buffer]:
 
 
 def split(runs: memoryview) -> list[Buffer]:
-    """All blocks of proven runs, as views."""
+    """Return all blocks of verified runs, as views."""
     return first_blocks(runs, len(runs))
 
 
 def skip_to_entry(runs: memoryview, start: int, entry: int) -> int:
-    """The offset of the block that contains `entry`, from proven runs; `start` is that of a block before."""
+    """Return the offset of the block in verified runs that contains `entry`; the search begins with that at `start`."""
     header = peek(runs[start:])
     while header.last_entry < entry:
         start += header.length

@@ -1,14 +1,12 @@
-"""What brokers and bookies say to each other: the requests, the answers, and the port they travel through.
+"""Protocol between brokers and bookies: requests, responses, and the port that carries them.
 
-A request names the bookie it is meant for by UUID *and* incarnation: an address can be inherited by another
-bookie, an identity cannot. A request that reaches a bookie of another identity is answered `WRONG_BOOKIE`.
+A request contains the UUID *and* incarnation of its bookie, because another bookie may get the same address. A bookie
+of another identity returns `WRONG_BOOKIE`. Absence must be proven, so every response is one of three kinds: found, an
+explicit "no such entry", or *unknown* (`Status.is_unknown`): an error never means absence.
 
-Absence must be proven, so every answer is one of three kinds: something found, an explicit "no such entry", or
-*unknown* (`Status.is_unknown`): an error is never an absence.
-
-`BookiePort` is the one interface for all this: a storage node in this process (`quire.bookie.storage`), one over TCP
-(`quire.ledger.bookie_client`) and those of simulations, with one contract test for all. The bytes of the frames are
-in `quire.wire.bookie_codec`.
+`BookiePort` is implemented by a storage node in this process (`quire.bookie.storage`), by a client over TCP
+(`quire.ledger.bookie_client`), and by simulations; all pass the same contract test. `quire.wire.bookie_codec` defines
+the bytes of the frames.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ from quire.wire.block import Buffer
 
 
 class BookieId(NamedTuple):
-    """Who a bookie is: the UUID of its directories and how often it may have lost state."""
+    """Identity of a bookie: the UUID of its directories, and an incarnation, which increases when state may be lost."""
 
     uuid: str
     incarnation: int
@@ -31,15 +29,17 @@ class BookieId(NamedTuple):
 
     @property
     def is_wal(self) -> bool:
-        """It is a write-ahead log on object storage (`quire.wal`), no bookie on disks."""
+        """True for a write-ahead log on object storage (`quire.wal`), False for a bookie with disks."""
         return self.uuid.startswith("wal-")
 
     @classmethod
     @lru_cache(maxsize=1024)
     def parse(cls, text: str) -> "BookieId":
-        """The reverse of `str`; one object for equal texts, for every ledger names its bookies.
+        """Parse the result of `str`.
 
-        Raises ValueError when `text` is not `uuid:incarnation`.
+        Equal texts return the same object, because every ledger's record contains bookie ids.
+
+        Raises ValueError if `text` is not `uuid:incarnation`.
         """
         uuid, _, incarnation = text.rpartition(":")
         if not uuid:
@@ -48,49 +48,52 @@ class BookieId(NamedTuple):
 
 
 class Status(IntEnum):
-    """The outcome of one request, or of one block of an add request."""
+    """Outcome of one request, or of one block of an add request."""
 
     OK = 0
     NO_SUCH_ENTRY = 1
-    """Explicit: the ledger is known here (or was just created, fenced) and does not hold the entry."""
+    """Explicit negative: the bookie has a record of the ledger (perhaps just created by a fence), but not the entry."""
     NO_SUCH_LEDGER = 2
-    """This incarnation has never heard of the ledger. Not an answer about any entry of it."""
+    """The ledger is unknown to this incarnation, which proves nothing about the ledger's entries."""
     FENCED = 3
-    """Another writer has taken the ledger over; only writes with the recovery flag pass."""
+    """Another writer has taken over the ledger; only writes with the recovery flag are accepted."""
     CONFLICT = 4
-    """Other bytes were given for a place that has some, or a block overlaps another one."""
+    """The bookie has other bytes for these entries, or the block overlaps another block."""
     DELETED = 5
-    """A tombstone is here: the ledger was deleted and never comes back."""
+    """The ledger has a tombstone: it was deleted, and its id is never used again."""
     READ_ONLY = 6
-    """The disk is full or an operator said so: no new blocks (of this priority) here, reads go on. Of a read with the
-    fence flag: the fence cannot be written down now; what is here is not damaged."""
+    """The disk is full, or an operator drains the bookie: it accepts no new blocks (of this priority), but serves
+    reads.
+
+    As the response to a read with the fence flag: the fence cannot be stored now; the blocks are undamaged.
+    """
     BAD_BLOCK = 7
-    """What was sent is not a valid block; nothing of it was kept."""
+    """The request contained an invalid block; nothing of the request was stored."""
     LIMBO = 8
-    """The bookie may have lost blocks of this ledger and cannot say."""
+    """The bookie may have lost blocks of this ledger, so it cannot prove that the entry is absent."""
     IO_ERROR = 9
-    """The disk failed or gave damaged bytes; `detail` names file and offset."""
+    """The disk failed or returned damaged bytes; `detail` contains file and offset."""
     WRONG_BOOKIE = 10
-    """The request was meant for another identity or incarnation."""
+    """The request was addressed to another identity or incarnation."""
     BAD_REQUEST = 11
     BUSY = 12
-    """Not accepted because a budget is spent; try again later."""
+    """The request was not accepted, because a budget of the bookie is spent; try again later."""
     UNREACHABLE = 64
-    """Never on the wire: the connection was lost or time ran out, the outcome is unknown."""
+    """Set by the client, never sent: the connection was lost or the request timed out, so the outcome is unknown."""
 
     @property
     def is_unknown(self) -> bool:
-        """True when a read's answer says nothing about whether the entry exists."""
+        """True if a read's response does not show whether the entry exists."""
         return self not in (Status.OK, Status.NO_SUCH_ENTRY, Status.DELETED)
 
 
 @dataclass(slots=True)
 class AddRequest:
-    """All blocks that one loop turn cut for one bookie, of whatever ledgers; 8 MiB at most.
+    """Request to store blocks of any ledgers: all that one iteration of the event loop cut for a bookie. At most 8 MiB.
 
-    With `recovery` the blocks pass the ledgers' fences. Those of high `priority` may use the room that a full disk has
-    in reserve. `is_sealed_here` says that this very process has sealed them and no wire or disk had them since, so that
-    their checksums need no proof; it never leaves the process.
+    With `recovery`, the blocks are accepted in spite of fences. Blocks of high `priority` may use the reserve of a full
+    disk. `is_sealed_here`: this process has cut the blocks, so their checksums need not be verified; the flag is not
+    sent.
     """
 
     bookie: BookieId
@@ -101,15 +104,15 @@ class AddRequest:
 
 
 AddDone = Callable[[Sequence[Status]], None]
-"""Called exactly once, on the loop's thread, with one status per block in the request's order."""
+"""Callback, called exactly once on the event loop, with one status per block in the request's order."""
 
 
 @dataclass(slots=True)
 class ReadResponse:
-    """`blocks`: whole blocks in order, the first contains the entry asked for; empty unless `status` is OK.
+    """Response to a read. `blocks` are whole blocks in order; the first contains the requested entry.
 
-    `lac` is the greatest last-add-confirmed this bookie knows of the ledger (from blocks and explicit
-    writes), -1 when it knows none.
+    There are no blocks unless `status` is OK. `lac` is the greatest last-add-confirmed of the ledger that the bookie
+    knows from blocks and explicit writes; -1 if it knows none.
     """
 
     status: Status
@@ -120,9 +123,9 @@ class ReadResponse:
 
 @dataclass(slots=True)
 class SimpleResponse:
-    """The answer to `WriteLacRequest` and `DeleteRequest`; with `entry` to `FindTimeRequest` and `FindHoleRequest`.
+    """Response to `WriteLacRequest` and `DeleteRequest`; with `entry` to `FindTimeRequest` and `FindHoleRequest`.
 
-    Where there is no hole `entry` is the one behind the last that was asked about.
+    If there is no hole, `entry` is the first entry after the requested range.
     """
 
     status: Status
@@ -132,7 +135,7 @@ class SimpleResponse:
 
 @dataclass(slots=True)
 class LedgerInfo:
-    """What a bookie knows of one ledger. `flushed`: the mark has passed its last block."""
+    """State of one ledger on a bookie. `flushed`: its last block is in the entry log."""
 
     status: Status
     last_entry: int = -1
@@ -144,9 +147,10 @@ class LedgerInfo:
 
 @dataclass(slots=True)
 class LedgerList:
-    """Ledgers that a bookie has a record of, by id; `deleted` has those of them that have a tombstone.
+    """Ledgers with a record on a bookie, by id; `deleted` contains those with a tombstone.
 
-    `LEDGERS_LISTED_MAX` at most come at once; fewer than that, and than were asked for, are the last ones.
+    At most `LEDGERS_LISTED_MAX` are returned at once. If fewer are returned than this limit and than requested, the
+    bookie has no further ledgers.
     """
 
     status: Status
@@ -158,26 +162,26 @@ R = TypeVar("R")
 
 
 class Request(Generic[R]):
-    """A question to one bookie, whose answer is an `R`."""
+    """Request to one bookie, with a response of type `R`."""
 
     __slots__ = ()
 
     bookie: BookieId
     response: ClassVar[type[Any]]
-    """`R` itself."""
+    """Class of `R`."""
 
     def refused(self, status: Status) -> R:
-        """The answer that is this status and no more."""
+        """Build the response that contains only this status."""
         answer: R = self.response(status)
         return answer
 
 
 @dataclass(slots=True)
 class ReadRequest(Request[ReadResponse]):
-    """Whole blocks of `ledger_id` from the one that contains `first_entry`, up to `bytes_max`.
+    """Request for whole blocks, from the block that contains `first_entry` on, of `bytes_max` bytes at most.
 
-    At least one block is answered if it exists, however large. With `fence` the ledger is fenced first,
-    durably, and created (fenced) where it was never seen.
+    At least one block is returned if it exists, however large. With `fence`, the ledger is first fenced durably, and
+    created (fenced) if the bookie has no record of it.
     """
 
     response = ReadResponse
@@ -190,7 +194,7 @@ class ReadRequest(Request[ReadResponse]):
 
 @dataclass(slots=True)
 class WriteLacRequest(Request[SimpleResponse]):
-    """The writer is idle and tells its LAC explicitly; journalled before it is answered."""
+    """Request to store the last-add-confirmed of an idle writer (explicit LAC), in the journal before the response."""
 
     response = SimpleResponse
     bookie: BookieId
@@ -200,7 +204,10 @@ class WriteLacRequest(Request[SimpleResponse]):
 
 @dataclass(slots=True)
 class DeleteRequest(Request[SimpleResponse]):
-    """Lay a tombstone, which fences too. `version` is that of the ledger's metadata record in DELETING."""
+    """Request for a tombstone of a ledger, which also fences it.
+
+    `version` is the version of the ledger's metadata record in the state DELETING.
+    """
 
     response = SimpleResponse
     bookie: BookieId
@@ -210,7 +217,7 @@ class DeleteRequest(Request[SimpleResponse]):
 
 @dataclass(slots=True)
 class FindTimeRequest(Request[SimpleResponse]):
-    """Where does reading begin so that no block whose clock is `time_ms` or later is missed?"""
+    """Request for an entry before which no block has a clock of `time_ms` or later."""
 
     response = SimpleResponse
     bookie: BookieId
@@ -220,9 +227,9 @@ class FindTimeRequest(Request[SimpleResponse]):
 
 @dataclass(slots=True)
 class FindHoleRequest(Request[SimpleResponse]):
-    """Which entry from `first_entry` to `last_entry` is the first that is not held here? Nothing is read for it.
+    """Request for the first entry from `first_entry` to `last_entry` that the bookie lacks. No entries are read.
 
-    LIMBO with an entry: it is not held, and that proves nothing, for it may have been.
+    LIMBO with an entry: the bookie lacks this entry, but may have lost it, so its absence proves nothing.
     """
 
     response = SimpleResponse
@@ -241,7 +248,7 @@ class LedgerInfoRequest(Request[LedgerInfo]):
 
 @dataclass(slots=True)
 class ListLedgersRequest(Request[LedgerList]):
-    """Which ledgers from `first_ledger` on have blocks, a fence or a tombstone there? The first `count_max` of them."""
+    """Request for the first `count_max` ledgers, from `first_ledger` on, with blocks, a fence or a tombstone."""
 
     response = LedgerList
     bookie: BookieId
@@ -250,16 +257,17 @@ class ListLedgersRequest(Request[LedgerList]):
 
 
 class BookiePort(Protocol):
-    """One bookie, as ledger writers, readers and recoveries see it.
+    """Client of one bookie, for ledger writers, readers and recoveries.
 
-    No method raises for what the bookie or the network does: it answers with a status, `UNREACHABLE`
-    when the outcome is unknown.
+    Methods do not raise errors for failures of the bookie or the network: they return a status, which is `UNREACHABLE`
+    if the outcome is unknown. Implemented by `ledger.bookie_client.BookieClient` over a connection, and by
+    `bookie.storage.Storage` within a process.
     """
 
     def add(self, request: AddRequest, done: AddDone) -> None:
-        """Queue the blocks in order; `done` is called when each is durable or refused, never before `add` returns."""
+        """Queue the blocks in order. `done` is called when all are durable or refused, never before `add` returns."""
         ...
 
     async def ask(self, request: Request[R]) -> R:
-        """The answer to a request of any other kind."""
+        """Send a request of any other kind and return its response."""
         ...

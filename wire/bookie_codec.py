@@ -1,14 +1,14 @@
-"""The bookie protocol's bytes: the requests and answers of `quire.wire.bookie` as frames over one TCP stream.
+"""Byte format of the bookie protocol: requests and responses of `quire.wire.bookie` as frames over one TCP stream.
 
     offset size  field
          0    4  length          L of what follows (u32, big-endian like all here), at most BOOKIE_FRAME_BYTES_MAX
-         4    4  head size       H: bytes 12 .. 12+H are the head, what follows is blocks
-         8    4  crc             CRC32C over bytes 0 .. 8 and the head; the blocks have their own
+         4    4  head size       H: bytes 12 .. 12+H are the head; the blocks follow
+         8    4  crc             CRC32C over bytes 0 .. 8 and the head; the blocks have their own checksums
         12    1  version         1
-        13    1  kind            what the head's rest is; 0x80 is set in answers
+        13    1  kind            format of the rest of the head; 0x80 is set in responses
         14    1  flags           bits 0 and 1: see the kinds
         15    1  status          of an answer, else 0
-        16    8  request id      chosen by the asker, repeated in the answer
+        16    8  request id      chosen by the client, repeated in the response
         24       the rest of the head:
 
     a request    u64 incarnation, u8 length and UTF-8 of the bookie's UUID, then
@@ -19,18 +19,18 @@
       5 find time    u64 ledger, i64 time in ms
       6 ledger info  u64 ledger
       7 find hole    u64 ledger, u64 first entry, u64 last entry
-      8 list ledgers u64 first ledger, u32 greatest number
+      8 list ledgers u64 first ledger, u32 maximum number
     an answer
       0x81 to add    u32 count, u8 status of each block
       0x82 to read   i64 LAC, u16 length and UTF-8 of the detail, u32 count, u32 length of each block, then the blocks
       0x83 to write LAC, delete, find time and find hole: i64 entry, u16 length and UTF-8 of the detail
       0x86 to info   i64 last entry, i64 LAC, u64 bytes        flags: bit 0 fenced, bit 1 flushed
-      0x88 to list   u32 count, u64 each ledger; u32 count, u64 each of those that are deleted
+      0x88 to list   u32 count, u64 each ledger; u32 count, u64 each deleted ledger
 
-Answers come in any order. A frame is valid when its crc is right, its kind is known, and sizes and counts add up to
-exactly its length; anything else raises `BookieFrameError` and costs the connection. The crc is there because a flipped
-bit in a status would be a false "no such entry". Blocks travel as they are: encoding gives a list of buffers for
-`writelines` and copies none of them; cutting copies each once, out of the read buffer.
+Responses arrive in any order. A frame is valid if its crc matches, its kind is known, and sizes and counts add up to
+exactly its length; any other frame raises `BookieFrameError` and closes the connection. The crc exists because a
+flipped bit in a status could be a false "no such entry". Blocks are sent unchanged: encoding returns a list of buffers
+for `writelines` and copies none of them; decoding copies each block once, out of the read buffer.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,14 +82,14 @@ _ADD, _READ_KIND, _WRITE_LAC, _DELETE, _FIND_TIME, _INFO_KIND, _FIND_HOLE, _LIST
 _ADD_ANSWER, _READ_ANSWER, _SIMPLE_ANSWER, _INFO_ANSWER, _LIST_ANSWER = 0x81, 0x82, 0x83, 0x86, 0x88
 
 BUFFER_BYTES_MAX: Final = 4 * MIB
-"""Of one connection under load: most requests fit, so the buffer is neither made anew nor its bytes moved for each."""
+"""Maximum size of a connection's read buffer. Most requests fit, so the buffer is not reallocated for each."""
 
 DETAIL_BYTES_MAX: Final = 1_000
 UUID_BYTES_MAX: Final = 64
 
 
 class BookieFrameError(ProtocolError):
-    """A bookie, or somebody who talks to one, sent bytes that are no frame of this protocol."""
+    """Raised if a bookie or its client sent bytes that are not a frame of this protocol."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ Response = AddResponse | ReadResponse | SimpleResponse | LedgerInfo | LedgerList
 
 
 class BookieFrame(NamedTuple):
-    """One request or answer, with the id that joins the two."""
+    """Request or response, with the id that connects the two."""
 
     request_id: int
     body: AnyRequest | Response
@@ -114,7 +114,7 @@ class BookieFrame(NamedTuple):
 
 
 def encode(request_id: int, body: AnyRequest | Response) -> list[Buffer]:
-    """The frame of `body` as buffers to be written one after the other; blocks are not copied."""
+    """Encode `body` as a frame: buffers to write in order. Blocks are not copied."""
     match body:
         case AddRequest():
             rest = _bookie(body.bookie) + _lengths(body.blocks)
@@ -153,7 +153,7 @@ def encode(request_id: int, body: AnyRequest | Response) -> list[Buffer]:
         case LedgerList():
             rest = _ids(body.ledgers) + _ids(body.deleted)
             return _frame(request_id, _LIST_ANSWER, 0, body.status, rest)
-    raise AssertionError(f"no frame is known for {body!r}")
+    raise AssertionError(f"cannot encode {body!r}")
 
 
 def _frame(
@@ -192,12 +192,12 @@ def _detail(text: str) -> bytes:
 # -- Decoding ------------------------------------------------------------------------------------------
 
 
-# What may be on the wire: UNREACHABLE is never said, only concluded.
+# Statuses on the wire: UNREACHABLE is never sent.
 _STATUS_OF: Final[dict[int, Status]] = {int(s): s for s in Status if s is not Status.UNREACHABLE}
 
 
 class _Reader:
-    """The rest of a head, taken from front to back, and the blocks behind it."""
+    """Reader of the rest of a frame's head, from front to back, and of the blocks after it."""
 
     __slots__ = ("_at", "_head", "_tail", "flags", "status")
 
@@ -223,7 +223,7 @@ class _Reader:
     def _text(self, size: int) -> str:
         end = self._at + size
         if end > len(self._head):
-            raise ValueError("a text is cut short")
+            raise ValueError("a text is truncated")
         raw = self._head[self._at : end]
         self._at = end
         return raw.decode()
@@ -239,14 +239,14 @@ class _Reader:
     def blocks(self) -> list[Buffer]:
         count = self.take(_U32)[0]
         if 4 * count != len(self._head) - self._at:
-            raise ValueError(f"{count} blocks do not fit the frame's head")
+            raise ValueError(f"{count} blocks do not match the size of the frame's head")
         lengths = unpack_from(f">{count}I", self._head, self._at)
         self._at += 4 * count
         blocks: list[Buffer] = []
         tail, begin = self._tail, 0
         for length in lengths:
             if length > BLOCK_BYTES_HARD_MAX or begin + length > len(tail):
-                raise ValueError(f"a block of {length} bytes")
+                raise ValueError(f"invalid block length of {length} bytes")
             blocks.append(tail[begin : begin + length].tobytes())
             begin += length
         self._tail = tail[begin:]
@@ -260,7 +260,7 @@ class _Reader:
 
     def finish(self) -> None:
         if self._at != len(self._head) or self._tail:
-            raise ValueError("bytes are left over")
+            raise ValueError("unexpected bytes at the end")
 
 
 def _read_add(r: _Reader) -> AddRequest:
@@ -313,9 +313,9 @@ _READERS: Final[dict[int, Callable[[_Reader], AnyRequest | Response]]] = {
 
 
 def decode(frame: memoryview) -> BookieFrame:
-    """The one frame that `frame` holds exactly. Raises `BookieFrameError`."""
+    """Decode `frame`, which must be exactly one frame. Raises `BookieFrameError`."""
     if len(frame) < _PREFIX.size + _HEAD.size:
-        raise BookieFrameError(f"a frame of {len(frame)} bytes is cut short")
+        raise BookieFrameError(f"a frame of {len(frame)} bytes is truncated")
     length, head_size, crc = _PREFIX.unpack_from(frame)
     head_end = _PREFIX.size + head_size
     if length != len(frame) - 4 or not _HEAD.size <= head_size <= len(frame) - _PREFIX.size:
@@ -325,18 +325,18 @@ def decode(frame: memoryview) -> BookieFrame:
         raise BookieFrameError("a frame's head does not match its checksum")
     version, kind, flags, status, request_id = _HEAD.unpack_from(head)
     if version != VERSION or kind not in _READERS:
-        raise BookieFrameError(f"a frame of version {version} and kind {kind:#x} is not known here")
+        raise BookieFrameError(f"unsupported frame: version {version}, kind {kind:#x}")
     try:
         reader = _Reader(head, frame[head_end:], flags, status)
         body = _READERS[kind](reader)
         reader.finish()
     except (ValueError, KeyError, StructError) as error:
-        raise BookieFrameError(f"a frame of kind {kind:#x} cannot be read: {error}") from None
+        raise BookieFrameError(f"cannot decode a frame of kind {kind:#x}: {error}") from None
     return BookieFrame(request_id, body)
 
 
 class BookieFrameCutter(FrameBuffer[BookieFrame]):
-    """One connection's bytes into requests or answers, fed as `FrameBuffer` tells."""
+    """Cutter of one connection's bytes into requests or responses; see `FrameBuffer`."""
 
     __slots__ = ("_frame_bytes_max",)
 
@@ -349,7 +349,9 @@ class BookieFrameCutter(FrameBuffer[BookieFrame]):
         while self._end - self._start >= 4:
             length = _U32.unpack_from(self._buffer, self._start)[0]
             if length > self._frame_bytes_max - 4:
-                raise BookieFrameError(f"a frame of {length} bytes; allowed are {self._frame_bytes_max - 4}")
+                raise BookieFrameError(
+                    f"a frame of {length} bytes exceeds the maximum of {self._frame_bytes_max - 4}"
+                )
             frame_end = self._start + 4 + length
             if frame_end > self._end:
                 break

@@ -1,7 +1,7 @@
-"""CRC32C, the one checksum of every byte that is sent or kept: entries, blocks, journal records, frames.
+"""CRC32C, the checksum of all bytes that are sent or stored: entries, blocks, journal records, frames.
 
-The hardware instruction through the `crc32c` package; the interpreter lock is kept (a release costs more
-than the sum of any entry that a broker sees).
+It uses the hardware instruction, through the `crc32c` package. The interpreter lock is not released, because that would
+cost more than the checksum of any entry that a broker handles.
 """
 
 from crc32c import crc32c as crc32c

@@ -1,13 +1,14 @@
-"""Which entries are chunks: pieces of a message that was too large for one entry.
+"""Recognition of chunks: entries that are parts of one large message.
 
-A producer gives all chunks of a message one uuid, a number from 0 and their count (`MessageMetadata`), and sends them
-in order; other producers' entries may lie between them. Only who has all of them can join them, so a broker that
-dispatches one entry here and the next one there must know which belong together.
+This is Pulsar's [PIP-37](https://github.com/apache/pulsar/wiki/PIP-37%3A-Large-message-size-handling-in-Pulsar).
+The chunks of a message have the same uuid, a number from 0, and their count (`MessageMetadata`). A producer sends them
+in order; other producers' entries may lie between them. A consumer needs all chunks of a message, so a broker that
+dispatches entries to several consumers must know which ones belong together.
 
-Nearly no entry is a chunk, and what is none must cost next to nothing. The tag of the number is two bytes, 0xe8 0x01:
-only metadata that holds these is parsed, which cannot be fooled. They are looked for in the metadata of many entries,
-laid side by side (half a µs an entry). A first chunk is as large as its producer may send, so who looks for those alone
-looks into large entries only.
+Few entries are chunks, so the check of the others must be cheap. The protobuf tag of the chunk number is two bytes,
+0xe8 0x01: only metadata that contain these are parsed, so no chunk is missed. The tag is searched in the joined
+metadata of many entries (0.5 µs per entry). A first chunk has the producer's maximum size, so a search for first chunks
+can skip small entries.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _parse: Final = pb.MessageMetadata.FromString
 
 
 class Chunk(NamedTuple):
-    """What an entry says of the message that it is a piece of."""
+    """Fields of a chunk that identify its message, and its position in the message."""
 
     uuid: str
     is_first: bool
@@ -38,7 +39,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(entries: Sequence[memoryview]) -> dict[int, Chunk]:
-    """Those of `entries` that are chunks, by their place among them."""
+    """Return the chunks among `entries`, by their index."""
     if not _occurs(entries):
         return {}
     found = {at: chunk_of(entry) for at, entry in enumerate(entries)}
@@ -46,17 +47,17 @@ def chunks_of(entries: Sequence[memoryview]) -> dict[int, Chunk]:
 
 
 def _occurs(entries: Sequence[memoryview]) -> bool:
-    """Whether the two bytes are in any metadata; true as well when they only meet where two lie side by side."""
+    """Return whether the tag occurs in the metadata of any entry, or across a boundary in the joined metadata."""
     size_of = _SIZE.unpack_from
     try:
         pieces = [entry[_METADATA_OFFSET : _METADATA_OFFSET + size_of(entry)[0]] for entry in entries]
     except StructError:
-        return True  # Some entry is no message: they are looked at one by one.
+        return True  # Some entry is not a message: parse the entries one by one.
     return _TAG in b"".join(pieces)
 
 
 def chunk_of(entry: memoryview) -> Chunk | None:
-    """None for an entry that is no chunk, or is not to be read."""
+    """Parse a chunk; return None for an entry that is not a chunk, or is unreadable."""
     if len(entry) < _METADATA_OFFSET:
         return None
     (size,) = _SIZE.unpack_from(entry)

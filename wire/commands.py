@@ -1,55 +1,52 @@
-"""Pulsar's commands: parse one that came, and build every one that we send, as whole frames.
+"""Parser and builders of Pulsar's commands, as whole frames.
 
     offset size  field                    a frame without payload
          0    4  total size               of what follows, u32 big-endian
          4    4  command size             u32 big-endian
          8       BaseCommand              protobuf (pulsar.proto)
 
-A command is handed on as its type and its own message (`CommandFlow`, not the envelope around it). The
-envelope keeps each message in the field that has the type's number, so one table made from the descriptor
-replaces a chain of cases.
+A parsed command consists of its type and its own message (`CommandFlow`, not the envelope around it). The envelope has
+each message in the field whose number is the type, so a table built from the descriptor replaces a chain of cases.
 
-What a peer sends may be any bytes. `parse` raises `CommandError` and nothing else: for what is no protobuf,
-for a command we do not know, for an envelope without its message, for a missing required field and for text
-that is not UTF-8 (which the parser would hand to whoever reads the field as bytes, far from here).
+A peer may send any bytes. `parse` raises only `CommandError`: for invalid protobuf, an unknown command, an envelope
+without its message, a missing required field, and text that is not UTF-8 (which the generated parser would return as
+bytes).
 
-What is sent for every entry, receipts and the headers of messages, is in `entry_frames`.
+The frames sent for every entry, receipts and message headers, are in `entry_frames`.
 """
 
 from collections.abc import Callable, Iterable
-from enum import Enum
-from functools import cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from quire.runtime.errors import ProtocolError
 from quire.wire import pulsar_pb2 as pb
 from quire.wire import varint
+from quire.wire.text import text_is_valid
 
 PROTOCOL_VERSION: Final = 19
-"""The highest version we speak: 20 and later only add commands that we do not offer."""
+"""Highest supported protocol version: versions 20 and later only add commands that Quire does not support."""
 
 NO_REQUEST: Final = (1 << 64) - 1
-"""The request id of an ERROR that answers no request (a failed handshake)."""
+"""Request id of an ERROR that belongs to no request, such as a failed handshake."""
 
 REFRESH: Final = b"PulsarAuthRefresh"
-"""What a challenge says that asks for new credentials: Java clients compare it."""
+"""Data of a challenge that requests new credentials; Java clients recognize the challenge by it."""
 
 _Type = pb.BaseCommand
 _SIZES: Final = Struct(">II")
 
 
 class CommandError(ProtocolError):
-    """A frame holds no command that we know, or one with a broken or missing part."""
+    """Raised if a frame contains no known command, or a command with an invalid or missing part."""
 
 
 class Command(NamedTuple):
-    """One command without payload: `kind` is a `BaseCommand.Type`, `body` the message of that type."""
+    """Command without payload: `kind` is a `BaseCommand.Type`, `body` the message of that type."""
 
-    kind: int
+    kind: pb.BaseCommand.Type
     body: Message
 
 
@@ -59,17 +56,17 @@ _FIELD_OF_KIND: Final[dict[int, str]] = {
     number: _Type.DESCRIPTOR.fields_by_number[number].name for number in _Type.Type.values()
 }
 _PARSE: Final[Callable[[bytes], pb.BaseCommand]] = _Type.FromString
-# These carry no text, or none that is ever read, and come often.
+# Frequent commands whose text, if any, is not read, so that it need not be checked.
 _TEXTLESS: Final = frozenset((_Type.SEND, _Type.SEND_RECEIPT, _Type.MESSAGE, _Type.ACK, _Type.FLOW))
 
 
 def parse(raw: bytes) -> Command:
-    """The command in `raw`, the bytes of one BaseCommand. Raises `CommandError`."""
+    """Parse `raw`, the bytes of one BaseCommand. Raises `CommandError`."""
     try:
         envelope = _PARSE(raw)
     except DecodeError:
         raise CommandError("a frame's command is not a protobuf message") from None
-    # A type that the enum does not have is an unknown field to the parser.
+    # To the parser, a type that the enum lacks is an unknown field.
     if not envelope.HasField("type"):
         raise CommandError("a command's type is missing or unknown")
     kind = envelope.type
@@ -80,7 +77,7 @@ def parse(raw: bytes) -> Command:
     if not body.IsInitialized():
         raise CommandError(f"a {_name(kind)} command lacks a required field")
     if kind not in _TEXTLESS and not text_is_valid(body):
-        raise CommandError(f"a {_name(kind)} command holds text that is not UTF-8")
+        raise CommandError(f"a {_name(kind)} command contains text that is not UTF-8")
     return Command(kind, body)
 
 
@@ -88,81 +85,25 @@ def _name(kind: int) -> str:
     return _Type.Type.Name(kind)
 
 
-def text_is_valid(message: Message) -> bool:
-    """Whether every string in `message` and below is UTF-8: the parser gives one that is not as bytes.
-
-    A command may hold 200,000 properties: so the fields of a type are looked up once (0.2 µs a property is left).
-    """
-    for name, kind in _fields_with_text(message.DESCRIPTOR):
-        value = getattr(message, name)
-        if kind is _Text.ONE:
-            if type(value) is not str:
-                return False
-        elif kind is _Text.MANY:
-            if bytes in set(map(type, value)):
-                return False
-        elif kind is _Text.INSIDE:
-            if message.HasField(name) and not text_is_valid(value):
-                return False
-        elif not all(map(text_is_valid, value)):
-            return False
-    return True
-
-
-class _Text(Enum):
-    """How a field holds text."""
-
-    ONE = "a string"
-    MANY = "strings"
-    INSIDE = "a message that may have some"
-    INSIDE_MANY = "messages that may have some"
-
-
-@cache
-def _fields_with_text(kind: Descriptor) -> tuple[tuple[str, _Text], ...]:
-    """The fields of a message's type in which text may stand."""
-    found = []
-    for field in kind.fields:
-        if field.type == field.TYPE_STRING:
-            found.append((field.name, _Text.MANY if field.is_repeated else _Text.ONE))
-        elif field.message_type is not None and _has_text(field.message_type):
-            found.append((field.name, _Text.INSIDE_MANY if field.is_repeated else _Text.INSIDE))
-    return tuple(found)
-
-
-def _has_text(kind: Descriptor) -> bool:
-    """Whether text may stand in a message of that type, or below; a type may contain itself."""
-    seen: set[str] = set()
-    ahead = [kind]
-    while ahead:
-        one = ahead.pop()
-        if one.full_name not in seen:
-            seen.add(one.full_name)
-            if any(field.type == field.TYPE_STRING for field in one.fields):
-                return True
-            ahead += [field.message_type for field in one.fields if field.message_type is not None]
-    return False
-
-
 # -- Building ------------------------------------------------------------------------------------------
 
 
 def frame(command: pb.BaseCommand) -> bytes:
-    """`command` as a frame without payload."""
+    """Encode `command` as a frame without payload."""
     raw = command.SerializeToString()
     return _SIZES.pack(len(raw) + 4, len(raw)) + raw
 
 
-def _whole(kind: pb.BaseCommand.Type, body: Message) -> bytes:
-    """A frame of one command whose body is `body`."""
+def whole(kind: pb.BaseCommand.Type, body: Message) -> bytes:
+    """Encode a frame of one command whose body is `body`."""
     command = pb.BaseCommand(type=kind)
     getattr(command, _FIELD_OF_KIND[kind]).CopyFrom(body)
     getattr(command, _FIELD_OF_KIND[kind]).SetInParent()
     return frame(command)
 
 
-PING: Final = _whole(_Type.PING, pb.CommandPing())
-PONG: Final = _whole(_Type.PONG, pb.CommandPong())
+PING: Final = whole(_Type.PING, pb.CommandPing())
+PONG: Final = whole(_Type.PONG, pb.CommandPong())
 
 MessageId = pb.MessageIdData
 
@@ -175,7 +116,7 @@ def message_id(
     ack_set: Iterable[int] = (),
     batch_size: int = 0,
 ) -> pb.MessageIdData:
-    """A message id. -1 stands for 2^64-1 in ledger and entry (earliest); `ack_set` words are signed."""
+    """Build a message id. A ledger or entry of -1 (earliest) is encoded as 2^64-1; `ack_set` words are signed."""
     made = pb.MessageIdData(ledgerId=ledger_id & varint.U64_MASK, entryId=entry_id & varint.U64_MASK)
     if partition >= 0:
         made.partition = partition
@@ -188,7 +129,7 @@ def message_id(
 
 
 def position(id_data: pb.MessageIdData) -> tuple[int, int]:
-    """(ledger, entry) of a message id as signed numbers: (-1, -1) is earliest, both 2^63-1 is latest."""
+    """Return (ledger, entry) of a message id as signed numbers: (-1, -1) is earliest, both 2^63-1 is latest."""
     return _signed(id_data.ledgerId), _signed(id_data.entryId)
 
 
@@ -196,28 +137,28 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-# What a broker sends.
+# Commands that a broker sends.
 
 
 def auth_challenge(method: str, client_protocol_version: int) -> bytes:
-    """Asks a client whose credentials have expired for new ones."""
+    """Build the AUTH_CHALLENGE that requests new credentials from a client whose credentials expired."""
     body = pb.CommandAuthChallenge(
         challenge=pb.AuthData(auth_method_name=method, auth_data=REFRESH),
         protocol_version=min(PROTOCOL_VERSION, client_protocol_version),
     )
-    return _whole(_Type.AUTH_CHALLENGE, body)
+    return whole(_Type.AUTH_CHALLENGE, body)
 
 
 def connected(server_version: str, client_protocol_version: int, message_bytes_max: int) -> bytes:
-    """CONNECTED: the lower of both protocol versions, and the largest message we take, in bytes.
+    """Build CONNECTED, with the lower protocol version of both sides, and the broker's maximum message size in bytes.
 
-    That the number of partitions can be asked for without creating the topic has to be said: Java producers that are
-    not told so never learn of new partitions.
+    The feature flag for requesting the number of partitions without creating the topic is necessary: without it, Java
+    producers never discover new partitions.
     """
     flags = pb.FeatureFlags(
         supports_topic_watchers=True, supports_get_partitioned_metadata_without_auto_creation=True
     )
-    return _whole(
+    return whole(
         _Type.CONNECTED,
         pb.CommandConnected(
             server_version=server_version,
@@ -229,22 +170,22 @@ def connected(server_version: str, client_protocol_version: int, message_bytes_m
 
 
 def success(request_id: int, schema: pb.Schema | None = None) -> bytes:
-    return _whole(_Type.SUCCESS, pb.CommandSuccess(request_id=request_id, schema=schema))
+    return whole(_Type.SUCCESS, pb.CommandSuccess(request_id=request_id, schema=schema))
 
 
 def error(request_id: int, code: pb.ServerError, message: str) -> bytes:
-    """ERROR for a request; `NO_REQUEST` when none was made yet."""
-    return _whole(_Type.ERROR, pb.CommandError(request_id=request_id, error=code, message=message))
+    """Build the ERROR for a request; `NO_REQUEST` is its id before the first request."""
+    return whole(_Type.ERROR, pb.CommandError(request_id=request_id, error=code, message=message))
 
 
 def partitions(request_id: int, count: int) -> bytes:
-    """PARTITIONED_METADATA_RESPONSE: `count` partitions, 0 for a topic that has none."""
+    """Build PARTITIONED_METADATA_RESPONSE: `count` partitions, 0 for an unpartitioned topic."""
     body = pb.CommandPartitionedTopicMetadataResponse(
         partitions=count,
         request_id=request_id,
         response=pb.CommandPartitionedTopicMetadataResponse.Success,
     )
-    return _whole(_Type.PARTITIONED_METADATA_RESPONSE, body)
+    return whole(_Type.PARTITIONED_METADATA_RESPONSE, body)
 
 
 def partitions_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
@@ -254,7 +195,7 @@ def partitions_failed(request_id: int, code: pb.ServerError, message: str) -> by
         error=code,
         message=message,
     )
-    return _whole(_Type.PARTITIONED_METADATA_RESPONSE, body)
+    return whole(_Type.PARTITIONED_METADATA_RESPONSE, body)
 
 
 def lookup_found(
@@ -266,7 +207,10 @@ def lookup_found(
     authoritative: bool = True,
     proxy: bool = False,
 ) -> bytes:
-    """LOOKUP_RESPONSE: connect to `url`, or (`redirect`) ask there; `proxy`: keep using the service URL."""
+    """Build a LOOKUP_RESPONSE that makes the client connect to `url`, or with `redirect` repeat its lookup there.
+
+    With `proxy`, the client keeps its connections to the service URL.
+    """
     kind = pb.CommandLookupTopicResponse
     body = kind(
         brokerServiceUrl=url,
@@ -277,13 +221,13 @@ def lookup_found(
     )
     if url_tls:
         body.brokerServiceUrlTls = url_tls
-    return _whole(_Type.LOOKUP_RESPONSE, body)
+    return whole(_Type.LOOKUP_RESPONSE, body)
 
 
 def lookup_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
     kind = pb.CommandLookupTopicResponse
     body = kind(response=kind.Failed, request_id=request_id, error=code, message=message)
-    return _whole(_Type.LOOKUP_RESPONSE, body)
+    return whole(_Type.LOOKUP_RESPONSE, body)
 
 
 def producer_success(
@@ -295,7 +239,7 @@ def producer_success(
     *,
     ready: bool = True,
 ) -> bytes:
-    """PRODUCER_SUCCESS; the schema version is always there, empty when the topic has no schema."""
+    """Build PRODUCER_SUCCESS; the schema version is always set, to b"" if the topic has no schema."""
     body = pb.CommandProducerSuccess(
         request_id=request_id,
         producer_name=producer_name,
@@ -304,37 +248,37 @@ def producer_success(
         topic_epoch=topic_epoch,
         producer_ready=ready,
     )
-    return _whole(_Type.PRODUCER_SUCCESS, body)
+    return whole(_Type.PRODUCER_SUCCESS, body)
 
 
 def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message: str) -> bytes:
-    """SEND_ERROR. Any code but ChecksumError makes C++ clients reconnect and send again for ever."""
+    """Build SEND_ERROR. With any code except ChecksumError, C++ clients reconnect and resend forever."""
     body = pb.CommandSendError(producer_id=producer_id, sequence_id=sequence_id, error=code, message=message)
-    return _whole(_Type.SEND_ERROR, body)
+    return whole(_Type.SEND_ERROR, body)
 
 
 def send_error_of(head: bytes, code: pb.ServerError, message: str) -> bytes:
-    """SEND_ERROR for the SEND whose head, `08 producer-id 10 sequence-id`, is this (`SendRun.heads`)."""
+    """Build the SEND_ERROR for the SEND with this head, `08 producer-id 10 sequence-id` (`SendRun.heads`)."""
     body = pb.CommandSendError(error=code, message=message)
     body.MergeFromString(head)
-    return _whole(_Type.SEND_ERROR, body)
+    return whole(_Type.SEND_ERROR, body)
 
 
 def ack_response(
     consumer_id: int, request_id: int, code: pb.ServerError | None = None, message: str | None = None
 ) -> bytes:
     body = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id, error=code, message=message)
-    return _whole(_Type.ACK_RESPONSE, body)
+    return whole(_Type.ACK_RESPONSE, body)
 
 
 def active_consumer_change(consumer_id: int, *, active: bool) -> bytes:
     body = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active)
-    return _whole(_Type.ACTIVE_CONSUMER_CHANGE, body)
+    return whole(_Type.ACTIVE_CONSUMER_CHANGE, body)
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """REACHED_END_OF_TOPIC; only for clients that know it."""
-    return _whole(_Type.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
+    """Build REACHED_END_OF_TOPIC; only for clients that support it."""
+    return whole(_Type.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
 
 
 def last_message_id(
@@ -343,7 +287,7 @@ def last_message_id(
     body = pb.CommandGetLastMessageIdResponse(
         request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete
     )
-    return _whole(_Type.GET_LAST_MESSAGE_ID_RESPONSE, body)
+    return whole(_Type.GET_LAST_MESSAGE_ID_RESPONSE, body)
 
 
 def topics_of_namespace(
@@ -354,56 +298,56 @@ def topics_of_namespace(
     filtered: bool = False,
     changed: bool = True,
 ) -> bytes:
-    """GET_TOPICS_OF_NAMESPACE_RESPONSE; `filtered` by the pattern that was asked for, not `changed` since its hash."""
+    """Build GET_TOPICS_OF_NAMESPACE_RESPONSE. `filtered`: by the request's pattern; `changed`: since its hash."""
     body = pb.CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
     )
-    return _whole(_Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, body)
+    return whole(_Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, body)
 
 
 def topics_watched(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_LIST_SUCCESS."""
+    """Build WATCH_TOPIC_LIST_SUCCESS."""
     body = pb.CommandWatchTopicListSuccess(
         request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
     )
-    return _whole(_Type.WATCH_TOPIC_LIST_SUCCESS, body)
+    return whole(_Type.WATCH_TOPIC_LIST_SUCCESS, body)
 
 
 def topics_changed(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_UPDATE; only for clients that watch."""
+    """Build WATCH_TOPIC_UPDATE; only for clients that watch topics."""
     body = pb.CommandWatchTopicUpdate(
         watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
     )
-    return _whole(_Type.WATCH_TOPIC_UPDATE, body)
+    return whole(_Type.WATCH_TOPIC_UPDATE, body)
 
 
 def consumer_stats(body: pb.CommandConsumerStatsResponse) -> bytes:
-    return _whole(_Type.CONSUMER_STATS_RESPONSE, body)
+    return whole(_Type.CONSUMER_STATS_RESPONSE, body)
 
 
 def schema_found(request_id: int, schema: pb.Schema, version: bytes) -> bytes:
-    """GET_SCHEMA_RESPONSE; a version is eight bytes, big-endian."""
+    """Build GET_SCHEMA_RESPONSE; a version is eight bytes, big-endian."""
     body = pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=version)
-    return _whole(_Type.GET_SCHEMA_RESPONSE, body)
+    return whole(_Type.GET_SCHEMA_RESPONSE, body)
 
 
 def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
     body = pb.CommandGetSchemaResponse(request_id=request_id, error_code=code, error_message=message)
-    return _whole(_Type.GET_SCHEMA_RESPONSE, body)
+    return whole(_Type.GET_SCHEMA_RESPONSE, body)
 
 
-def schema_stored(request_id: int, version: bytes) -> bytes:
-    """An empty version, and not none, for what is no schema: the Java client reads the field without asking."""
+def schema_stored(request_id: int, version: bytes | None) -> bytes:
+    """Build GET_OR_CREATE_SCHEMA_RESPONSE. If `version` is None, the field is omitted; b"" is encoded."""
     body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
-    return _whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
+    return whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
 
 
 def schema_refused(request_id: int, code: pb.ServerError, message: str) -> bytes:
     body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, error_code=code, error_message=message)
-    return _whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
+    return whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
 
 
-# What a client sends; `close_producer` and `close_consumer` are sent by both sides.
+# Commands that a client sends; both sides send `close_producer` and `close_consumer`.
 
 
 def connect(
@@ -418,7 +362,7 @@ def connect(
     )
     if proxy_to_url:
         body.proxy_to_broker_url = proxy_to_url
-    return _whole(_Type.CONNECT, body)
+    return whole(_Type.CONNECT, body)
 
 
 def auth_response(client_version: str, method: str, data: bytes) -> bytes:
@@ -427,19 +371,19 @@ def auth_response(client_version: str, method: str, data: bytes) -> bytes:
         response=pb.AuthData(auth_method_name=method, auth_data=data),
         protocol_version=PROTOCOL_VERSION,
     )
-    return _whole(_Type.AUTH_RESPONSE, body)
+    return whole(_Type.AUTH_RESPONSE, body)
 
 
 def ask_partitions(request_id: int, topic: str, *, create: bool = True) -> bytes:
     body = pb.CommandPartitionedTopicMetadata(
         topic=topic, request_id=request_id, metadata_auto_creation_enabled=create
     )
-    return _whole(_Type.PARTITIONED_METADATA, body)
+    return whole(_Type.PARTITIONED_METADATA, body)
 
 
 def ask_lookup(request_id: int, topic: str, *, authoritative: bool = False) -> bytes:
     body = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
-    return _whole(_Type.LOOKUP, body)
+    return whole(_Type.LOOKUP, body)
 
 
 def ask_topics(
@@ -452,7 +396,7 @@ def ask_topics(
         topics_pattern=pattern,
         topics_hash=topics_hash,
     )
-    return _whole(_Type.GET_TOPICS_OF_NAMESPACE, body)
+    return whole(_Type.GET_TOPICS_OF_NAMESPACE, body)
 
 
 def watch_topics(
@@ -465,20 +409,20 @@ def watch_topics(
         topics_pattern=pattern,
         topics_hash=topics_hash,
     )
-    return _whole(_Type.WATCH_TOPIC_LIST, body)
+    return whole(_Type.WATCH_TOPIC_LIST, body)
 
 
 def watch_topics_no_more(request_id: int, watcher_id: int) -> bytes:
     body = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=watcher_id)
-    return _whole(_Type.WATCH_TOPIC_LIST_CLOSE, body)
+    return whole(_Type.WATCH_TOPIC_LIST_CLOSE, body)
 
 
 def producer(body: pb.CommandProducer) -> bytes:
-    return _whole(_Type.PRODUCER, body)
+    return whole(_Type.PRODUCER, body)
 
 
 def subscribe(body: pb.CommandSubscribe) -> bytes:
-    return _whole(_Type.SUBSCRIBE, body)
+    return whole(_Type.SUBSCRIBE, body)
 
 
 def send(
@@ -490,7 +434,10 @@ def send(
     *,
     chunk: bool = False,
 ) -> list[bytes]:
-    """SEND of one entry: header and entry, for `writelines`. One message needs no count: the fast form."""
+    """Build the SEND of one entry: header and entry, for `writelines`.
+
+    A message count of one is omitted, because brokers parse such a SEND faster.
+    """
     raw = b"\x08" + varint.encode(producer_id) + b"\x10" + varint.encode(sequence_id)
     if message_count != 1:
         raw += b"\x18" + varint.encode(message_count)
@@ -502,8 +449,8 @@ def send(
 
 
 def flow(consumer_id: int, permits: int) -> bytes:
-    """FLOW: `permits` more messages (not entries) may be sent to the consumer."""
-    return _whole(_Type.FLOW, pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+    """Build FLOW: `permits` more messages (not entries) may be sent to the consumer."""
+    return whole(_Type.FLOW, pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
 
 
 def ack(
@@ -515,24 +462,24 @@ def ack(
 ) -> bytes:
     kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
     body = pb.CommandAck(consumer_id=consumer_id, ack_type=kind, message_id=ids, request_id=request_id)
-    return _whole(_Type.ACK, body)
+    return whole(_Type.ACK, body)
 
 
 def redeliver(consumer_id: int, ids: Iterable[pb.MessageIdData] = ()) -> bytes:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES: those of `ids`, or without ids all of the consumer's."""
+    """Build REDELIVER_UNACKNOWLEDGED_MESSAGES for the messages `ids`; without ids, for all messages of the consumer."""
     body = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=ids)
-    return _whole(_Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, body)
+    return whole(_Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, body)
 
 
 def unsubscribe(consumer_id: int, request_id: int) -> bytes:
     body = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
-    return _whole(_Type.UNSUBSCRIBE, body)
+    return whole(_Type.UNSUBSCRIBE, body)
 
 
 def ask_schema(request_id: int, topic: str, version: bytes = b"") -> bytes:
-    """GET_SCHEMA: of a version, or the newest."""
+    """Build GET_SCHEMA for a version, or the newest version."""
     body = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version or None)
-    return _whole(_Type.GET_SCHEMA, body)
+    return whole(_Type.GET_SCHEMA, body)
 
 
 def seek(
@@ -544,30 +491,30 @@ def seek(
     body = pb.CommandSeek(
         consumer_id=consumer_id, request_id=request_id, message_id=to, message_publish_time=publish_time_ms
     )
-    return _whole(_Type.SEEK, body)
+    return whole(_Type.SEEK, body)
 
 
 def ask_last_message_id(consumer_id: int, request_id: int) -> bytes:
     body = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
-    return _whole(_Type.GET_LAST_MESSAGE_ID, body)
+    return whole(_Type.GET_LAST_MESSAGE_ID, body)
 
 
 def ask_consumer_stats(consumer_id: int, request_id: int) -> bytes:
     body = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
-    return _whole(_Type.CONSUMER_STATS, body)
+    return whole(_Type.CONSUMER_STATS, body)
 
 
 def close_producer(producer_id: int, request_id: int, service_url: str = "") -> bytes:
-    """From a client: it is done. From a broker: go to `service_url`, or look the topic up again."""
+    """Build CLOSE_PRODUCER. A broker sends it to redirect a client to `service_url`, or to a new lookup."""
     body = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     if service_url.startswith("pulsar+ssl:"):
         body.assignedBrokerServiceUrlTls = service_url
     elif service_url:
         body.assignedBrokerServiceUrl = service_url
-    return _whole(_Type.CLOSE_PRODUCER, body)
+    return whole(_Type.CLOSE_PRODUCER, body)
 
 
 def close_consumer(consumer_id: int, request_id: int) -> bytes:
-    """From a client: it is done. From a broker: look the topic up again."""
+    """Build CLOSE_CONSUMER. A broker sends it to make a client look up the topic again."""
     body = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
-    return _whole(_Type.CLOSE_CONSUMER, body)
+    return whole(_Type.CLOSE_CONSUMER, body)

@@ -1,13 +1,13 @@
-"""The five ways a payload may be compressed, as stock clients do it.
+"""Compression of payloads, with the five codecs of Pulsar's clients.
 
-    NONE    as it is
+    NONE    uncompressed
     LZ4     one LZ4 block, no frame, no size prefix: the size comes from the metadata
     ZLIB    one zlib stream
     ZSTD    one zstd frame
-    SNAPPY  one raw snappy block, its size first as a varint
+    SNAPPY  one raw snappy block, which begins with the uncompressed size as a varint
 
-A compressed payload comes from outside and may claim any size. Nothing is allocated on a claim above
-UNCOMPRESSED_BYTES_MAX, and what comes out must have exactly the size that the metadata tells.
+A compressed payload is a client's input and may claim any size. A claim above UNCOMPRESSED_BYTES_MAX is refused before
+any allocation, and the result must have exactly the size in the metadata.
 """
 
 import zlib
@@ -35,23 +35,23 @@ NAMES: Final[dict[str, pb.CompressionType]] = {
 
 
 class CompressionError(QuireError):
-    """A payload does not decompress to the size that its metadata tells, or claims more than the limit."""
+    """Raised if a payload does not decompress to the size in its metadata, or claims more than the limit."""
 
 
 def compress(codec: int, data: Bytes) -> Bytes:
-    """`data` compressed; `codec` is a `CompressionType`, one of `NAMES`' values."""
+    """Compress `data`; `codec` is one of the `CompressionType`s in `NAMES`."""
     return data if codec == pb.NONE else _COMPRESS[codec](data)
 
 
 def decompress(codec: int, data: Bytes, size: int) -> Bytes:
-    """The `size` bytes that `data` was made from. Raises `CompressionError`."""
+    """Decompress `data` to exactly `size` bytes. Raises `CompressionError`."""
     if codec == pb.NONE:
         return data
     if codec not in _DECOMPRESS:
-        raise CompressionError(f"compression {codec} is not known here")
+        raise CompressionError(f"unsupported compression {codec}")
     if size > UNCOMPRESSED_BYTES_MAX:
         raise CompressionError(
-            f"a payload of {size} bytes uncompressed; allowed are {UNCOMPRESSED_BYTES_MAX}"
+            f"a payload claims {size} bytes uncompressed; the maximum is {UNCOMPRESSED_BYTES_MAX}"
         )
     try:
         result = _DECOMPRESS[codec](data, size)
@@ -62,7 +62,7 @@ def decompress(codec: int, data: Bytes, size: int) -> Bytes:
         cramjam.DecompressionError,
         ValueError,
     ) as e:
-        raise CompressionError(f"a payload does not decompress: {e}") from None
+        raise CompressionError(f"cannot decompress a payload: {e}") from None
     if len(result) != size:
         raise CompressionError(f"a payload decompresses to {len(result)} bytes instead of {size}")
     return result
@@ -79,20 +79,20 @@ def _from_zlib(data: Bytes, size: int) -> bytes:
     stream = zlib.decompressobj()
     result = stream.decompress(data, size + 1)
     if len(result) == size and not stream.eof:
-        raise ValueError("the stream is cut short")
+        raise ValueError("the stream is truncated")
     return result
 
 
 def _from_zstd(data: Bytes, size: int) -> bytes:
-    # The library trusts the frame's own size over any limit it is given.
+    # The library uses the frame's own size even if it exceeds the given limit.
     if zstandard.frame_content_size(data) not in (-1, size):
-        raise ValueError("the frame tells another size than the metadata")
+        raise ValueError("the uncompressed size in the frame differs from that in the metadata")
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=size) if size else b""
 
 
 def _from_snappy(data: Bytes, size: int) -> bytes:
     if varint.decode(data)[0] != size:
-        raise ValueError("the block tells another size than the metadata")
+        raise ValueError("the size in the block differs from the size in the metadata")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 

@@ -1,9 +1,9 @@
-"""When the entries of a block are to be delivered, for those that say so (`deliver_at_time` of their metadata).
+"""Delivery times of the delayed entries of a block (`deliver_at_time` in their metadata).
 
-Nearly no entry does, and a block without any must cost next to nothing. The field's tag is two bytes, 0x98 0x01. Only
-entries in which they occur can have it, and only the metadata of these is parsed, which cannot be fooled. The two bytes
-are looked for in the whole block at once where it or its entries are small (0.3 ns a byte), else in the metadata of all
-entries, laid side by side (0.2 µs an entry).
+Few entries are delayed, so the check of a block without any must be cheap. The protobuf tag of the field is two bytes,
+0x98 0x01. Only the metadata of entries that contain them are parsed, so no delayed entry is missed. If the block or its
+entries are small, the tag is searched in the whole block at once (0.3 ns per byte), otherwise in the joined metadata of
+all entries (0.2 µs per entry).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _parse: Final = pb.MessageMetadata.FromString
 def delivery_times(
     buffer: Buffer, header: BlockHeader, start: int, after_ms: int
 ) -> tuple[list[int], list[int]]:
-    """(offsets, times in ms) of the entries from offset `start` on that are to be delivered later than `after_ms`."""
+    """Return (offsets, times in ms) of the entries from index `start` on whose delivery is due after `after_ms`."""
     offsets: list[int] = []
     times_ms: list[int] = []
     small = header.length < max(SMALL_BLOCK_BYTES, SMALL_ENTRY_BYTES * header.entry_count)
@@ -59,7 +59,7 @@ def _bounds(header: BlockHeader, ends: Sequence[int], at: int) -> tuple[int, int
 
 
 def _occurs(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> bool:
-    """Whether the two bytes are in any metadata; true as well when they only meet where two lie side by side."""
+    """Return whether the tag occurs in the metadata of any entry, or across a boundary in the joined metadata."""
     body = memoryview(buffer)[header.entries_offset : header.length]
     size_at = _SIZE.unpack_from
     try:
@@ -68,12 +68,12 @@ def _occurs(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> bool:
             for begin, end in zip((0, *ends), ends, strict=False)
         ]
     except StructError:
-        return True  # Some entry is no message: they are looked at one by one.
+        return True  # Some entry is not a message: parse the entries one by one.
     return _TAG in b"".join(pieces)
 
 
 def _in_all(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> Iterator[int]:
-    """Offsets of the entries that have the two bytes somewhere."""
+    """Yield the indexes of the entries that contain the tag anywhere."""
     body = header.entries_offset
     hit = _tag(buffer, body)
     while hit is not None:
@@ -85,7 +85,7 @@ def _in_all(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> Iterato
 
 
 def _in_each(buffer: Buffer, header: BlockHeader, ends: Sequence[int], start: int) -> Iterator[int]:
-    """Offsets of the entries that have the two bytes where their metadata should be."""
+    """Yield the indexes of the entries that contain the tag within the range of their metadata."""
     begin = _bounds(header, ends, start)[0]
     body = header.entries_offset
     for at in range(start, header.entry_count):
@@ -99,7 +99,7 @@ def _in_each(buffer: Buffer, header: BlockHeader, ends: Sequence[int], start: in
 
 
 def _time_of(buffer: Buffer, begin: int, end: int) -> int:
-    """What the entry in `begin` .. `end`-1 says; 0 when it says nothing, or cannot be read."""
+    """Return the delivery time of the entry in `begin` .. `end`-1; 0 if it has none, or is unreadable."""
     if end - begin < _METADATA_OFFSET:
         return 0
     (size,) = _SIZE.unpack_from(buffer, begin)

@@ -1,16 +1,16 @@
-"""The frames that go out for every entry: SEND_RECEIPT to its producer, the header of MESSAGE to its consumers.
+"""Encoder of the frames that are sent for each entry: SEND_RECEIPT to its producer, MESSAGE headers to its consumers.
 
-    MESSAGE: total size (u32) | command size (u32) | CommandMessage | broker entry metadata? | the entry as it came
+    MESSAGE: total size (u32) | command size (u32) | CommandMessage | broker entry metadata? | the entry, unchanged
 
-    offset size  broker entry metadata    only for clients that asked for it
+    offset size  broker entry metadata    only for clients that requested it
          0    2  magic                    0x0e02
          2    4  size                     of what follows, u32 big-endian
-         6       BrokerEntryMetadata      protobuf: when the broker took the entry, and its last message's index
+         6       BrokerEntryMetadata      protobuf: the broker's time, and the index of the entry's last message
 
-What is made for runs of entries does not touch protobuf. A receipt copies the producer's and sequence number's own
-bytes out of the SEND, which has them under the same tags, and looks up the entry id's last seven bits in a table;
-so does the header of a MESSAGE. Runs are of consecutive entries: everything but that one byte is constant over 128
-entries. `message_header` is for the few that need what a run does not have.
+Frames for runs of entries are built without protobuf. A receipt copies the encoded producer id and sequence id from the
+SEND, where they have the same tags. Receipts and headers look up the last seven bits of the entry id in a table: in a
+run of consecutive entries, all other bytes are constant over 128 entries. `message_header` is for entries with fields
+that a run does not have.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,17 +23,17 @@ from quire.wire import varint
 _SIZES: Final = Struct(">II")
 _U32: Final = Struct(">I")
 FEW: Final = 6
-"""Receipts up to which each is made by itself."""
+"""Maximum number of receipts for which it is faster to build each one separately."""
 
 _join: Final = b"".join
 _LAST: Final = varint.LAST
 
-# A head is the `08 producer 10 sequence` of a SEND, at most 22 bytes; with the message id below 64.
+# A head is the bytes `08 producer 10 sequence` of a SEND: at most 22, with the message id fewer than 64.
 _RECEIPT_PREFIXES: Final = tuple(_SIZES.pack(n + 8, n + 4) + b"\x08\x07\x3a%c" % n for n in range(64))
 
 
 def _chunks(first_entry: int, count: int) -> Iterator[tuple[int, int, bytes]]:
-    """Runs of entry ids that share all but their last seven bits: (first, end, varint of the bits above)."""
+    """Yield runs of entry ids that share all but their last seven bits: (first, end, varint of the higher bits)."""
     end = first_entry + count
     while first_entry < end:
         stop = min(end, (first_entry | 127) + 1)
@@ -43,7 +43,7 @@ def _chunks(first_entry: int, count: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _low_bytes(first: int, stop: int) -> Sequence[bytes]:
-    """The first byte of the varint of each of `first` .. `stop`-1, which share all higher bits."""
+    """Return the first byte of the varint of each of `first` .. `stop`-1, which share all higher bits."""
     table = varint.MORE if first >> 7 else varint.LAST
     low = first & 127
     return table[low : low + stop - first]
@@ -53,26 +53,26 @@ _ID_PREFIXES: Final = tuple(b"\x1a%c" % n for n in range(32))
 
 
 def ledger_field(ledger_id: int) -> bytes:
-    """The start of the message ids of a ledger: the ledger, and the tag of the entry."""
+    """Encode the bytes with which all message ids of a ledger begin: the ledger id, and the tag of the entry id."""
     return b"\x08" + varint.encode(ledger_id) + b"\x10"
 
 
 def receipts(ledger: bytes, first_entry: int, heads: Sequence[bytes]) -> bytes:
-    """What `receipt_run` makes, as one piece, in the way that is cheapest for so many."""
+    """Build the frames of `receipt_run` as one buffer, in the way that is faster for their number (see `FEW`)."""
     if len(heads) <= FEW:
         return _join([receipt(ledger, entry_id, head) for entry_id, head in enumerate(heads, first_entry)])
     return _join(receipt_run(ledger, first_entry, heads))
 
 
 def receipt(ledger: bytes, entry_id: int, head: bytes) -> bytes:
-    """One SEND_RECEIPT, the cheap way for blocks of one entry, with the ledger's `ledger_field`; see `receipt_run`."""
+    """Build one SEND_RECEIPT; for blocks of few entries, this is the fast way. `ledger` is a `ledger_field`."""
     entry = _LAST[entry_id] if entry_id < 128 else varint.encode(entry_id)
     id_bytes = len(ledger) + len(entry)
     return _join((_RECEIPT_PREFIXES[2 + id_bytes + len(head)], head, _ID_PREFIXES[id_bytes], ledger, entry))
 
 
 def receipt_run(ledger: bytes, first_entry: int, heads: Sequence[bytes]) -> list[bytes]:
-    """A SEND_RECEIPT for each of `heads`, whose entries are consecutive from `first_entry` on.
+    """Build a SEND_RECEIPT for each of `heads`, whose entries are consecutive from `first_entry` on.
 
     A head is the bytes `08 producer-id 10 sequence-id` of the SEND (`SendRun.heads`); `ledger` is a `ledger_field`.
     """
@@ -99,9 +99,9 @@ def message_headers(
     entry_lengths: Sequence[int],
     redelivery_count: int = 0,
 ) -> list[bytes]:
-    """What goes before each of consecutive entries in a MESSAGE frame, so that [header, entry, ...] is sent.
+    """Build the MESSAGE headers of consecutive entries; the caller sends [header, entry, ...].
 
-    `entry_lengths` in bytes; `partition` -1 for a topic that has none.
+    `entry_lengths` are in bytes; `partition` is -1 for an unpartitioned topic.
     """
     headers: list[bytes] = []
     consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
@@ -135,7 +135,7 @@ def scattered_message_headers(
     entry_lengths: Sequence[int],
     redelivery_count: int = 0,
 ) -> list[bytes]:
-    """As `message_headers`, for entries that do not follow one another."""
+    """Build the headers of `message_headers` for entries that are not consecutive."""
     consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
     ledger = ledger_field(ledger_id)
     partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
@@ -164,10 +164,10 @@ def message_header(
     ack_set: Iterable[int] = (),
     entry_metadata: bytes = b"",
 ) -> bytes:
-    """The header of one MESSAGE with all that a run does not have.
+    """Build the header of one MESSAGE, with fields that a run does not have.
 
-    `ack_set`: signed 64-bit words, a set bit is a message of the batch to deliver. `entry_metadata`: what
-    `broker_entry_metadata` made, only for clients that asked for it.
+    `ack_set`: signed 64-bit words; a set bit marks a message of the batch to deliver. `entry_metadata`: the result of
+    `broker_entry_metadata`, only for clients that requested it.
     """
     body = pb.CommandMessage(consumer_id=consumer_id, message_id=ids, ack_set=ack_set)
     if redelivery_count:
@@ -178,9 +178,9 @@ def message_header(
 
 
 def broker_entry_metadata(broker_time_ms: int, indexes: Iterable[int]) -> list[bytes]:
-    """The 0x0e02 prefixes of entries: magic, size (u32), and when and as which message the broker took it.
+    """Build the 0x0e02 prefixes of entries: magic, size (u32), the broker's time, and the message index.
 
-    An index is that of the entry's last message; clients count back from it in a batch.
+    `indexes` contains the index of each entry's last message; in a batch, clients count back from it.
     """
     time = b"\x08" + varint.encode(broker_time_ms) + b"\x10"
     numbers = [varint.encode(index) for index in indexes]

@@ -1,6 +1,6 @@
-"""Our errors in the protocol's words: what a client does next depends on the code alone.
+"""Mapping of errors to Pulsar's error codes, which alone determine a client's reaction.
 
-ServiceNotReady makes a client look up and try again; most others end a create call for good.
+ServiceNotReady makes a client look up the topic and try again; most other codes fail a create call permanently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
 
 
 def code_of(error: BaseException) -> pb.ServerError:
-    """The ServerError for one of our errors. One that names a `server_error` of its own keeps it."""
+    """Map an error to a ServerError. An error with a `server_error` attribute keeps it."""
     own = getattr(error, "server_error", None)
     if own is not None:
         return own  # type: ignore[no-any-return]

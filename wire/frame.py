@@ -1,4 +1,4 @@
-"""The frame cutter: bytes from a socket in, runs of SENDs and other commands out. No I/O.
+"""Frame cutter: bytes from a socket in, runs of SENDs and other commands out. Performs no I/O.
 
     offset size  field
          0    4  total size       T of what follows, u32 big-endian, at most FRAME_BYTES_MAX - 4
@@ -6,35 +6,36 @@
          8    C  BaseCommand      protobuf, see `quire.wire.commands`
        8+C       entry            in SEND and MESSAGE only, up to the end of the frame (4+T):
                    2  magic            0x0e01
-                   4  crc              CRC32C over all that follows
+                   4  crc              CRC32C over all bytes that follow
                    4  metadata size    M, u32 big-endian
                    M  MessageMetadata  protobuf, see `quire.wire.message`
                       payload          possibly compressed or encrypted
-         In MESSAGE a prefix may stand before the magic: 0x0e02, size u32, BrokerEntryMetadata.
+         In MESSAGE, a prefix may precede the magic: 0x0e02, size u32, BrokerEntryMetadata.
 
-Frames are recognised in two tiers.
+Frames are recognized in two tiers.
 
-(a) A SEND that holds a producer id and a sequence id, and of a batch its number of messages and its highest
-    sequence id, and nothing else is always these bytes:
+(a) A SEND with only a producer id and a sequence id, and for a batch its number of messages and its highest
+    sequence id, always has these bytes:
 
          4 C | 08 06 32 C-4 | 08 producer.. 10 sequence.. | (18 count..)? (30 highest..)? | 0e 01 crc ...
 
-    with varints. Two `unpack_from` and one masked compare per 8 bytes prove the head, which is all that a SEND of
-    one message has: constants must be equal, and the top bits of the varints' bytes must say where each ends. A
-    `_Shape` has the masks for one pair of varint lengths. Within a run the mask proves the producer id too, so that
-    the same compare says "the next entry of this run"; a run goes on behind such SENDs of other producers. Producer
-    ids of 1-5 bytes and sequence ids of 1-10 are covered, together up to 14 bytes. What a batch tells behind the
-    head is read by itself (`_told`).
-(b) Everything else goes through protobuf: chunks, transactions, all other commands, and whatever the tier
-    above did not recognise.
+    with varints. Two `unpack_from` and one masked comparison per 8 bytes verify the head (`08 producer.. 10
+    sequence..`), after which a SEND of one message has no other field. Constants must be equal, and the top bits of the
+    varints' bytes determine where each ends. A `_Shape` has the masks for one pair of varint lengths. Within a run, the
+    mask also verifies the producer id, so the same comparison recognizes the next entry of the run; SENDs of other
+    producers in between do not end the run.
+    Producer ids of 1-5 bytes and sequence ids of 1-10 are supported, together up to 14 bytes. The fields of a batch
+    after the head are read separately (`_told`).
+(b) The protobuf parser reads everything else: chunks, transactions, all other commands, and SENDs that tier (a)
+    does not recognize.
 
-`fast_sends` and `slow_sends` count the tiers: falling off the first is silent and costs half the
-throughput. An entry is copied once, out of the read buffer, after its checksum was proven over the buffer.
+`fast_sends` and `slow_sends` count the SENDs of each tier, because tier (b) halves the throughput without any other
+sign. An entry is copied once, out of the read buffer, after its checksum was verified in the buffer.
 
-An entry that does not match its checksum is the client's or the network's damage, not a broken protocol: it
-comes out as a `Send` with `checksum_ok` False, to be answered by SEND_ERROR ChecksumError. A frame that is too
-short, too large or holds no command raises `FrameError` or `CommandError`; the connection is then useless, and
-what the same read held before it is dropped (nothing of it was acknowledged).
+An entry that does not match its checksum was damaged by the client or the network, and does not break the protocol: it
+is returned as a `Send` with `checksum_ok` False, for SEND_ERROR ChecksumError. A frame that is too short, too large or
+contains no command raises `FrameError` or `CommandError`. Then the connection must be closed, and earlier frames of the
+same read are dropped (none was acknowledged).
 """
 
 from collections.abc import Callable
@@ -54,27 +55,26 @@ from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX, FrameBuffer
 ENTRY_MAGIC: Final = 0x0E01
 BROKER_METADATA_MAGIC: Final = 0x0E02
 ENTRY_BYTES_MIN: Final = 10
-"""Magic, crc and metadata size: no entry is shorter."""
+"""Minimum size of an entry: magic, crc and metadata size."""
 
 
 _HTTP: Final = frozenset(
     int.from_bytes(start)
     for start in (b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC")
 )
-"""How HTTP begins, read as the size of a frame."""
+"""First four bytes of HTTP requests and responses, read as the size of a frame."""
 
 
 class FrameError(ProtocolError):
-    """A frame's sizes contradict each other or a limit, or what should be an entry is not one."""
+    """Raised if a frame's sizes contradict each other or a limit, or if an entry is invalid."""
 
 
 class SendRun:
-    """SENDs of one producer with no other command between them, all with a right checksum, none special (see `Send`).
+    """SENDs of one producer without another command in between, all with valid checksums and without special fields.
 
-    SENDs of other producers do not end a run: producers have no order among each other.
-
-    `heads` are the bytes `08 producer-id 10 sequence-id` of each, as `entry_frames.receipt_run` takes them;
-    `entries` the bytes from each entry's magic on.
+    See `Send` for other SENDs. SENDs of other producers do not end a run, because there is no order between producers.
+    `heads` are the bytes `08 producer-id 10 sequence-id` of each SEND, as `entry_frames.receipt_run` needs them;
+    `entries` are the bytes from each entry's magic on.
     """
 
     __slots__ = ("_highest", "counts", "entries", "heads", "producer_id")
@@ -84,7 +84,7 @@ class SendRun:
         self.heads: list[bytes] = []
         self.entries: list[bytes] = []
         self.counts: list[int] | None = None
-        """The number of messages of each entry; None when each holds one."""
+        """Number of messages of each entry; None if each entry has one message."""
         self._highest: dict[int, int] | None = None
 
     def __len__(self) -> int:
@@ -98,12 +98,15 @@ class SendRun:
         return sum(map(len, self.entries))
 
     def sequence_ids(self) -> list[tuple[int, int]]:
-        """(sequence id, highest sequence id) of each SEND; of one that tells no other they are the same."""
+        """Return (sequence id, highest sequence id) of each SEND.
+
+        Both are equal if the SEND has no highest sequence id.
+        """
         lows, highest = list(map(_sequence_id, self.heads)), self._highest or {}
         return [(low, max(low, highest.get(i, 0))) for i, low in enumerate(lows)]
 
     def pick(self, chosen: range) -> Self:
-        """A run of these of its SENDs, by their offsets."""
+        """Return a run of the SENDs with the `chosen` indexes."""
         run, counts, highest = type(self)(self.producer_id), self.counts, self._highest
         run.heads = [self.heads[at] for at in chosen]
         run.entries = [self.entries[at] for at in chosen]
@@ -114,7 +117,7 @@ class SendRun:
         return run
 
     def _tell(self, count: int, highest: int) -> None:
-        """What the newest SEND tells beside its ids; `highest` is 0 when that is no highest sequence id."""
+        """Record the message count and the highest sequence id of the newest SEND; `highest` is 0 if it has none."""
         if count != 1 or self.counts is not None:
             if self.counts is None:
                 self.counts = []
@@ -126,13 +129,13 @@ class SendRun:
             self._highest[len(self.heads) - 1] = highest
 
     def _count_plain(self) -> None:
-        """The newest SENDs told nothing: they hold one message each."""
+        """Count one message for each of the newest SENDs, which have no other fields."""
         if self.counts is not None:
             self.counts += [1] * (len(self.entries) - len(self.counts))
 
 
 class Send(NamedTuple):
-    """One SEND that does not belong into a run: damaged, a chunk, a marker or part of a transaction."""
+    """SEND that cannot be part of a run: damaged, a chunk, a marker or part of a transaction."""
 
     producer_id: int
     sequence_id: int
@@ -152,7 +155,7 @@ class Send(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One MESSAGE, as a client gets it. `broker_metadata` is None unless the client asked for it."""
+    """MESSAGE as a client receives it. `broker_metadata` is None unless the client requested it."""
 
     body: pb.CommandMessage
     entry: bytes
@@ -167,7 +170,7 @@ def _sequence_id(head: bytes) -> int:
     return varint.decode(head, varint.decode(head, 1)[1] + 1)[0]
 
 
-# -- Tier (a): what most SENDs look like ----------------------------------------------------------------
+# -- Tier (a): common SENDs ----------------------------------------------------------------------------
 
 # total size, then command size with `08 06 32 C-4`, then the 16 bytes from `08 producer` on
 _OPENING: Final = Struct(">IQQQ")
@@ -179,9 +182,9 @@ _HEAD_OFFSET: Final = 12
 
 
 class _Shape(NamedTuple):
-    """A pair of varint lengths: the masks that prove it over 16 bytes, and where the head ends in the frame.
+    """Masks that verify one pair of varint lengths over 16 bytes, and the offset of the head's end in the frame.
 
-    The producer's part of `front_mask` proves only the form; `run_mask` is narrower, to one producer.
+    The producer's part of `front_mask` verifies only the form; `run_mask` also verifies one producer id.
     """
 
     front_mask: int
@@ -207,7 +210,7 @@ def _shape(producer_bytes: int, sequence_bytes: int) -> _Shape:
 
 
 def _varint_form(size: int) -> bytes:
-    """The top bits of a varint of `size` bytes: all but the last say that more follows."""
+    """Return the top bits of a varint of `size` bytes: set in all bytes except the last."""
     return b"\x80" * (size - 1) + b"\x00"
 
 
@@ -219,7 +222,7 @@ _SHAPES: Final = {
 
 
 def _find_shape(buffer: bytearray, start: int) -> _Shape | None:
-    """The shape of the SEND whose frame begins at `start`; None when it is none of tier (a)."""
+    """Return the shape of the SEND whose frame begins at `start`; None if it is not of tier (a)."""
     head = start + _HEAD_OFFSET
     size = buffer[start + 7]
     if size > 127 or buffer[start + 4 : head] != b"\0\0\0%c\x08\x06\x32%c" % (size, size - 4 & 127):
@@ -236,7 +239,7 @@ def _find_shape(buffer: bytearray, start: int) -> _Shape | None:
 
 
 def _told(raw: bytearray) -> tuple[int, int]:
-    """What stands behind a head: (number of messages, highest sequence id or 0); (0, 0) when it is not just that."""
+    """Parse the fields after a head: (number of messages, highest sequence id or 0); (0, 0) if there are others."""
     count, highest, end = 1, 0, 0
     try:
         if raw[0] == 0x18:
@@ -250,7 +253,7 @@ def _told(raw: bytearray) -> tuple[int, int]:
 
 def _checked_count(count: int) -> int:
     if not 1 <= count <= BATCH_MESSAGES_MAX:
-        raise FrameError(f"a SEND of {count} messages")
+        raise FrameError(f"a SEND claims {count} messages; allowed are 1 to {BATCH_MESSAGES_MAX}")
     return count
 
 
@@ -258,9 +261,9 @@ def _checked_count(count: int) -> int:
 
 
 class FrameCutter(FrameBuffer[Cut]):
-    """One connection's bytes into commands, fed as `FrameBuffer` tells.
+    """Cutter of one connection's bytes into commands; see `FrameBuffer`.
 
-    `received` raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
+    `received` raises `FrameError` or `CommandError`; the cutter must not be used afterwards.
     """
 
     __slots__ = (
@@ -281,24 +284,25 @@ class FrameCutter(FrameBuffer[Cut]):
         command_bytes_at_once: int = COMMAND_BYTES_MAX,
         new_run: Callable[[int], SendRun] = SendRun,
     ) -> None:
-        """`commands_max`: cut at once, beside SENDs; an ACK counts an eighth. Then the cutter `is_behind`.
+        """Limit the work of one read. At most `commands_max` commands are cut at once, not counting SENDs.
 
-        It is so before and behind a command of more than `command_bytes_at_once` as well: to parse a large one takes
-        milliseconds, so it is cut alone, by `received(0)`. `new_run` makes the run of a producer.
+        An ACK counts as 1/8 of a command. At the limit, the cutter `is_behind`. It is also behind before and after a
+        command of more than `command_bytes_at_once`: parsing a large command takes milliseconds, so it is cut alone, by
+        `received(0)`. `new_run` creates the run of a producer.
         """
         super().__init__(buffer_bytes_max)
         self._eighths_max = 8 * commands_max
         self._command_bytes_at_once = command_bytes_at_once
         self._new_run = new_run
         self._last_shape = -1, _SHAPES[1, 1]
-        """With what comes before it, see `_OPENING`: the next read begins as the last one ended."""
+        """Last shape with its opening (see `_OPENING`), because the next read probably begins with the same one."""
         self.frame_bytes_max = frame_bytes_max
         self.fast_sends = 0
         self.slow_sends = 0
 
     @property
     def sends(self) -> int:
-        """How many were cut so far."""
+        """Number of SENDs cut so far."""
         return self.fast_sends + self.slow_sends
 
     def _cut(self) -> list[Cut]:
@@ -321,9 +325,9 @@ class FrameCutter(FrameBuffer[Cut]):
     # -- tier (a) --
 
     def _cut_sends(self, cuts: list[Cut]) -> None:
-        """Cut SENDs from the start, up to a frame of another kind or an incomplete one.
+        """Cut SENDs from the start of the buffer, up to an incomplete frame or one that is not of tier (a).
 
-        One loop over local variables: this is the hottest Python of the whole broker.
+        This is one loop over local variables, because it is the broker's most frequently executed Python code.
         """
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
@@ -394,7 +398,7 @@ class FrameCutter(FrameBuffer[Cut]):
     # -- tier (b) --
 
     def _cut_one(self, cuts: list[Cut], *, may_be_large: bool) -> bool:
-        """Cut the frame at the start, whatever it is; False when it is not complete, or is large and must wait."""
+        """Cut the frame at the start, of any kind; return False if it is incomplete, or is large and must wait."""
         start, buffer = self._start, self._buffer
         if self._end - start < 4:
             return False
@@ -402,7 +406,7 @@ class FrameCutter(FrameBuffer[Cut]):
         if not 4 <= total <= self.frame_bytes_max - 4:
             if total in _HTTP:
                 raise FrameError(
-                    "it speaks HTTP; clients and brokers speak another protocol, on a port of its own"
+                    "the peer speaks HTTP; this port expects Pulsar's binary protocol, HTTP has a port of its own"
                 )
             raise FrameError(f"a frame of {total} bytes; allowed are 4 to {self.frame_bytes_max - 4}")
         frame_end = start + 4 + total
@@ -422,7 +426,7 @@ class FrameCutter(FrameBuffer[Cut]):
         return True
 
     def _take(self, cuts: list[Cut], command: Command, tail: memoryview) -> None:
-        """A command that the parser had to read."""
+        """Append a command that the protobuf parser has read to `cuts`; `tail` is the rest of its frame."""
         body = command.body
         if isinstance(body, pb.CommandSend):
             self.slow_sends += 1
@@ -438,12 +442,12 @@ class FrameCutter(FrameBuffer[Cut]):
             broker_metadata, tail = _broker_metadata(tail)
             cuts.append(Delivery(body, *_entry(tail), broker_metadata))
         elif tail:
-            raise FrameError(f"{len(tail)} bytes follow a command that carries no entry")
+            raise FrameError(f"{len(tail)} bytes follow a command that has no entry")
         else:
             cuts.append(command)
 
     def _run_for(self, cuts: list[Cut], producer_id: int) -> SendRun:
-        """The run that the next SEND of the producer belongs to: the last cut's, or a new one."""
+        """Return the run for the next SEND of the producer: the last element of `cuts`, or a new run."""
         if cuts and isinstance(last := cuts[-1], SendRun) and last.producer_id == producer_id:
             return last
         run = self._new_run(producer_id)
@@ -469,9 +473,9 @@ def _send(body: pb.CommandSend, tail: memoryview) -> Send:
 
 
 def _entry(tail: memoryview) -> tuple[bytes, bool]:
-    """(the entry, whether its checksum is right)."""
+    """Return the entry, and whether its checksum is valid."""
     if len(tail) < ENTRY_BYTES_MIN:
-        raise FrameError(f"an entry of {len(tail)} bytes; the shortest has {ENTRY_BYTES_MIN}")
+        raise FrameError(f"an entry has {len(tail)} bytes; the minimum is {ENTRY_BYTES_MIN}")
     magic, crc = _ENTRY_OPENING.unpack_from(tail)
     if magic != ENTRY_MAGIC:
         raise FrameError(f"an entry begins with {magic:#06x} instead of {ENTRY_MAGIC:#06x}")
@@ -479,11 +483,11 @@ def _entry(tail: memoryview) -> tuple[bytes, bool]:
 
 
 def _broker_metadata(tail: memoryview) -> tuple[pb.BrokerEntryMetadata | None, memoryview]:
-    """(what the broker put before the entry, the entry)."""
+    """Split the tail of a MESSAGE into (broker entry metadata or None, the entry)."""
     if len(tail) < 6 or _BROKER_OPENING.unpack_from(tail)[0] != BROKER_METADATA_MAGIC:
         return None, tail
     size = _BROKER_OPENING.unpack_from(tail)[1]
     try:
         return pb.BrokerEntryMetadata.FromString(bytes(tail[6 : 6 + size])), tail[6 + size :]
     except DecodeError:
-        raise FrameError("a broker entry metadata is not a protobuf message") from None
+        raise FrameError("broker entry metadata are not a protobuf message") from None

@@ -1,12 +1,12 @@
-"""The read buffer of one connection whose frames begin with their size: u32 big-endian, bytes that follow.
+"""Read buffer of a connection whose frames begin with their size: u32 big-endian, then that many bytes.
 
-Shaped for asyncio's `BufferedProtocol`: `get_buffer` gives the room to read into, `received(n)` hands over what
-n more bytes complete. A subclass's `_cut` takes whole frames off the front (`_start` .. `_end`).
+It has the interface of asyncio's `BufferedProtocol`: `get_buffer` returns the space to read into, `received(n)` returns
+the frames that n more bytes complete. A subclass's `_cut` removes complete frames from the front (`_start` .. `_end`).
 
-Memory: one buffer, small for a quiet connection and larger each time a read fills it, up to `size_max` (what suits the
-protocol's frames, or what whoever weighs it allows now); `rest` gives it back. A frame larger than it is assembled in a
-buffer that doubles up to the frame's exact size: a peer must send half of what it makes us allocate, each byte is moved
-a few times at most, and the frame's limit (checked by `_cut` as soon as the size is here) bounds it all.
+Memory: the buffer is small for a quiet connection, and larger each time a read fills it, up to `size_max` (set for the
+protocol's frames, or by admission control of memory); `rest` shrinks it. A frame larger than that is assembled in a
+buffer that doubles up to the frame's exact size. So a peer must send half of the bytes that it makes the server
+allocate, and each byte is moved only a few times. `_cut` checks the limit of a frame as soon as its size has arrived.
 """
 
 from abc import abstractmethod
@@ -23,16 +23,16 @@ _Cut = TypeVar("_Cut")
 
 
 class FrameBuffer(Generic[_Cut]):
-    """The part that both cutters share (`quire.wire.frame`, `quire.wire.bookie_codec`)."""
+    """Common base of the frame cutters in `quire.wire.frame` and `quire.wire.bookie_codec`."""
 
     __slots__ = ("_buffer", "_end", "_size", "_start", "_view", "is_behind", "is_short", "size_max")
 
     def __init__(self, buffer_bytes_max: int = READ_BUFFER_BYTES_MAX) -> None:
         self.size_max = buffer_bytes_max
         self.is_short = False
-        """A read has filled the largest buffer that it may have."""
+        """Set when a read has filled the largest allowed buffer."""
         self.is_behind = False
-        """`_cut` left whole frames: `received(0)` goes on with them, before more is read."""
+        """Set when `_cut` left complete frames: `received(0)` continues with them, before more bytes are read."""
         self._size = READ_BUFFER_BYTES_MIN
         self._buffer = bytearray(self._size)
         self._view = memoryview(self._buffer)
@@ -41,19 +41,20 @@ class FrameBuffer(Generic[_Cut]):
 
     @abstractmethod
     def _cut(self) -> list[_Cut]:
-        """Take every whole frame off the front and move `_start` behind it; or one at least, and set `is_behind`.
+        """Remove all complete frames from the front and advance `_start`.
 
-        Raises a `ProtocolError`, at the latest when the four bytes of a size that is too large are here.
+        A subclass may remove fewer frames, but at least one, and set `is_behind`. Raises a `ProtocolError`, at the
+        latest when the four bytes of an excessive size have arrived.
         """
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """Number of bytes that have arrived of the incomplete frame."""
         return self._end - self._start
 
     @property
     def pending_frame_bytes(self) -> int:
-        """What the frame will take that is not complete yet; 0 when its size is not here yet."""
+        """Size in bytes of the incomplete frame; 0 before its size has arrived."""
         if self._end - self._start < 4:
             return 0
         return 4 + int(_U32.unpack_from(self._buffer, self._start)[0])
@@ -63,11 +64,11 @@ class FrameBuffer(Generic[_Cut]):
         return len(self._buffer)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where to read to: never empty, valid until the next `received`."""
+        """Return the buffer to read into: never empty, valid until the next `received`."""
         return self._view[self._end :]
 
     def received(self, count: int) -> list[_Cut]:
-        """What is complete now that `count` bytes were read into `get_buffer()`, in the peer's order."""
+        """Return the frames that `count` more bytes in `get_buffer()` have completed, in the peer's order."""
         self._end += count
         assert self._end <= len(self._buffer)
         if count and self._end == len(self._buffer):
@@ -80,7 +81,10 @@ class FrameBuffer(Generic[_Cut]):
         return cuts
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[_Cut]:
-        """`received` for bytes that were read elsewhere (tests, simulations)."""
+        """Copy bytes from elsewhere (tests, simulations) into the buffer.
+
+        Return the completed frames, like `received`.
+        """
         cuts: list[_Cut] = []
         rest = memoryview(data)
         while rest:
@@ -94,26 +98,26 @@ class FrameBuffer(Generic[_Cut]):
         return cuts
 
     def rest(self) -> None:
-        """The connection is quiet: give back a large buffer (the keep-alive timer asks for it)."""
+        """Shrink the large buffer of a quiet connection; the keep-alive timer calls it."""
         self._size = READ_BUFFER_BYTES_MIN
         self.is_short = False
         self._make_room()
 
     def _make_room(self) -> None:
-        """Have room for more, and for the whole pending frame once half of it is here."""
+        """Ensure space for more bytes, and for the whole pending frame once half of it has arrived."""
         pending = self._end - self._start
         wanted = self._size
         if pending > wanted // 2:
             wanted = max(wanted, min(4 + _U32.unpack_from(self._buffer, self._start)[0], 2 * pending))
         if self.is_behind and pending >= wanted:
-            wanted = pending + READ_BUFFER_BYTES_MIN  # whole frames that fill it all
+            wanted = pending + READ_BUFFER_BYTES_MIN  # complete frames fill the whole buffer
         capacity = len(self._buffer)
         if capacity < wanted or (capacity > wanted and not pending):
             fresh = bytearray(wanted)
             fresh[:pending] = self._view[self._start : self._end]
             self._buffer, self._view = fresh, memoryview(fresh)
         elif not pending or (self._start and capacity - self._end < capacity // 2):
-            # Each byte is moved here at most once: its frame then lies at the front until it is complete.
+            # Each byte is moved here at most once: its frame then stays at the front until it is complete.
             self._view[:pending] = self._view[self._start : self._end]
         else:
             return

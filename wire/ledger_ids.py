@@ -1,7 +1,7 @@
-"""Ids of ledgers: those of the metadata store, and those under which bookies keep labels.
+"""Ids of ledgers in the metadata store, and ids under which bookies store labels.
 
-A ledger's label (`ledger.labels`) lies on its bookies as a block of a ledger of its own: the same id, and a bit that
-no other ledger has.
+Bookies store a ledger's label (`ledger.labels`) as a block of a separate ledger, whose id is the ledger's id with one
+more bit set.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ from typing import Final
 
 from quire.wire.block import Buffer, brief
 
-_BIT: Final = 1 << 62
+FIRST_LABEL: Final = 1 << 62
+"""Minimum id of the ledgers that contain labels, and the bit that is set only in their ids."""
 
 
 def label_id(ledger_id: int) -> int:
-    """The ledger that bookies keep the label in."""
-    assert not ledger_id & _BIT
-    return ledger_id | _BIT
+    """Return the id of the ledger in which bookies store the ledger's label."""
+    assert not ledger_id & FIRST_LABEL
+    return ledger_id | FIRST_LABEL
 
 
 def is_label(ledger_id: int) -> bool:
-    return bool(ledger_id & _BIT)
+    return bool(ledger_id & FIRST_LABEL)
 
 
 def labelled(ledger_id: int) -> int:
-    """The ledger whose label lies in `ledger_id`."""
+    """Return the ledger whose label is stored in `ledger_id`."""
     assert is_label(ledger_id)
-    return ledger_id & ~_BIT
+    return ledger_id & ~FIRST_LABEL
 
 
 def entry_to_tell(blocks: Sequence[Buffer]) -> tuple[int, int]:
-    """For the log: ledger and first entry of the first block that is no label, or else of a label's ledger."""
+    """Return the ledger and first entry of the first block that is not a label, for a log line.
+
+    If all are labels, return the first label's ledger and 0.
+    """
     for each in blocks:
         _, ledger_id, entry, *_ = brief(each)
         if not is_label(ledger_id):

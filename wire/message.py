@@ -1,20 +1,20 @@
-"""An entry, from the inside: metadata, compression, the messages of a batch.
+"""Content of an entry: metadata, compression, the messages of a batch.
 
-    offset size  field            an entry, as a client sent it and as everything keeps it
+    offset size  field            an entry, as a client sent it and as it is stored
          0    2  magic            0x0e01
-         2    4  crc              CRC32C over all that follows, big-endian like every size here
+         2    4  crc              CRC32C over all bytes that follow, big-endian like every size here
          6    4  metadata size    M
         10    M  MessageMetadata
-      10+M       payload          encrypted if there are encryption keys; else compressed as `compression` tells
+      10+M       payload          encrypted if there are encryption keys; else compressed by the codec in `compression`
 
-    The payload of a batch, decompressed, is for each message:
+    The decompressed payload of a batch has, for each message:
          0    4  metadata size    S
          4    S  SingleMessageMetadata
        4+S       payload          `payload_size` bytes
 
-It is a batch when `num_messages_in_batch` is *present*, even when it is 1. Brokers look inside an entry only
-for a key; clients and Spark decode. Whatever is wrong with an entry raises `Undecodable` (`Encrypted` if that is
-the reason), never anything else: the bytes were written by a client and are its own.
+An entry is a batch if `num_messages_in_batch` is *present*, even if it is 1. Brokers parse metadata only for single
+fields, such as keys; clients and Spark decode entries. Since clients may send any bytes, an invalid entry raises only
+`Undecodable`, or its subclasses `Encrypted` and `Chunk`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +29,8 @@ from quire.runtime.errors import QuireError
 from quire.runtime.limits import BATCH_MESSAGES_MAX, BATCHED_MESSAGE_BYTES_MIN, FRAME_BYTES_MAX
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
-from quire.wire.commands import text_is_valid
 from quire.wire.compression import CompressionError, compress, decompress
+from quire.wire.text import replace_invalid_text, text_is_valid
 
 Buffer = bytes | bytearray | memoryview
 
@@ -42,20 +42,20 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 class Undecodable(QuireError):
-    """An entry's bytes are not what an entry should be; the message tells which part."""
+    """Raised if an entry is invalid; the message describes the invalid part."""
 
 
 class Encrypted(Undecodable):
-    """An entry is encrypted by its producer; only a holder of its keys can read it."""
+    """Raised if an entry is encrypted by its producer; only a holder of its keys can read it."""
 
 
 class Chunk(Undecodable):
-    """An entry is a piece of a message that was too large for one; alone it means nothing."""
+    """Raised if an entry is a chunk of a larger message, which cannot be decoded alone."""
 
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """What an application publishes. `payload` None is a null value (a delete, for compaction)."""
+    """Message to be published. A `payload` of None is a null value (a deletion, for compaction)."""
 
     payload: bytes | None
     key: str | None = None
@@ -65,17 +65,17 @@ class OutgoingMessage:
     deliver_at_ms: int | None = None
     sequence_id: int | None = None
     key_is_base64: bool = False
-    """The key stands for bytes."""
+    """True if the key is base64 of bytes."""
 
     @property
     def size(self) -> int:
-        """About what it takes in a batch, in bytes."""
+        """Approximate size in a batch, in bytes."""
         extra = sum(len(k) + len(v) + 4 for k, v in self.properties.items()) if self.properties else 0
         return len(self.payload or b"") + len(self.key or "") + extra + 16
 
 
 class DecodedMessage(NamedTuple):
-    """One message of an entry. Times in ms since 1970; `event_time_ms` 0: none was given."""
+    """Message of an entry. Times are in ms since 1970; `event_time_ms` is 0 if there is none."""
 
     payload: bytes | None
     key: str | None
@@ -87,7 +87,7 @@ class DecodedMessage(NamedTuple):
     producer_name: str
     sequence_id: int
     batch_index: int
-    """-1 when the entry is one message, not a batch."""
+    """-1 if the entry is a single message, not a batch."""
     batch_size: int
     compacted_out: bool
 
@@ -95,36 +95,41 @@ class DecodedMessage(NamedTuple):
 # -- Reading -------------------------------------------------------------------------------------------
 
 
-def read_metadata(entry: Buffer, bytes_max: int = FRAME_BYTES_MAX) -> tuple[pb.MessageMetadata, memoryview]:
-    """(metadata, payload as it is) of an entry whose checksum is not looked at. Raises `Undecodable`.
+def read_metadata(
+    entry: Buffer, bytes_max: int = FRAME_BYTES_MAX, *, exact: bool = False
+) -> tuple[pb.MessageMetadata, memoryview]:
+    """Split an entry into (metadata, encoded payload), without verifying its checksum. Raises `Undecodable`.
 
-    An event loop reads metadata of `METADATA_LOOKED_INTO_BYTES_MAX` at most.
+    Text that is not UTF-8 is replaced (`quire.wire.text`), or refused if the metadata must be `exact`. On an event
+    loop, `bytes_max` must be at most `METADATA_LOOKED_INTO_BYTES_MAX`.
     """
     view = memoryview(entry)
     try:
         magic, _, size = _OPENING.unpack_from(view)
     except StructError:
-        raise Undecodable(f"an entry of {len(view)} bytes is cut short") from None
+        raise Undecodable(f"an entry of {len(view)} bytes is truncated") from None
     if magic != MAGIC:
         raise Undecodable(f"an entry begins with {magic:#06x} instead of {MAGIC:#06x}")
     if size > bytes_max:
-        raise Undecodable(f"an entry has metadata of {size} bytes; {bytes_max} are looked into")
+        raise Undecodable(f"an entry has metadata of {size} bytes; the maximum is {bytes_max}")
     if size > len(view) - _OPENING.size:
-        raise Undecodable(f"an entry's metadata of {size} bytes is cut short")
+        raise Undecodable(f"an entry's metadata of {size} bytes are truncated")
     end = _OPENING.size + size
     try:
         metadata = pb.MessageMetadata.FromString(view[_OPENING.size : end].tobytes())
     except DecodeError:
-        raise Undecodable("an entry's metadata is not a protobuf message") from None
+        raise Undecodable("an entry's metadata are not a protobuf message") from None
     if not metadata.IsInitialized():
-        raise Undecodable("an entry's metadata lacks a required field")
+        raise Undecodable("an entry's metadata lack a required field")
     if not text_is_valid(metadata):
-        raise Undecodable("an entry's metadata holds text that is not UTF-8")
+        if exact:
+            raise Undecodable("an entry's metadata contain text that is not UTF-8")
+        replace_invalid_text(metadata)
     return metadata, view[end:]
 
 
 def checksum_ok(entry: Buffer) -> bool:
-    """Whether the entry is what its producer sent."""
+    """Return whether the entry matches its producer's checksum."""
     if len(entry) < _OPENING.size:
         return False
     magic, crc = _MAGIC_AND_CRC.unpack_from(entry)
@@ -144,16 +149,16 @@ def is_chunk(metadata: pb.MessageMetadata) -> bool:
 
 
 def plain_payload(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:
-    """The payload decompressed. Raises `Encrypted`, `Chunk` or `Undecodable`."""
+    """Decompress the payload. Raises `Encrypted`, `Chunk` or `Undecodable`."""
     if is_encrypted(metadata):
         raise Encrypted("an entry is encrypted by its producer")
     if is_chunk(metadata):
-        raise Chunk("an entry is a chunk: a piece of one compressed message, to be joined with the others")
+        raise Chunk("an entry is a chunk of a larger message, and cannot be decoded alone")
     return decompressed(metadata, payload)
 
 
 def decompressed(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:
-    """What is neither encrypted nor in pieces (any more), decompressed. Raises `Undecodable`."""
+    """Decompress a payload that is decrypted and complete. Raises `Undecodable`."""
     try:
         return memoryview(decompress(metadata.compression, payload, metadata.uncompressed_size))
     except CompressionError as error:
@@ -161,9 +166,12 @@ def decompressed(metadata: pb.MessageMetadata, payload: memoryview) -> memoryvie
 
 
 def split_batch(
-    metadata: pb.MessageMetadata, payload: memoryview
+    metadata: pb.MessageMetadata, payload: memoryview, *, exact: bool = False
 ) -> Iterator[tuple[pb.SingleMessageMetadata, memoryview]]:
-    """(metadata, payload) of each message of a batch's decompressed payload. Raises `Undecodable`."""
+    """Yield (metadata, payload) of each message of a batch's decompressed payload. Raises `Undecodable`.
+
+    Text that is not UTF-8 is handled as in `read_metadata`.
+    """
     count = metadata.num_messages_in_batch
     if not 0 <= count <= BATCH_MESSAGES_MAX:
         raise Undecodable(f"a batch claims {count} messages")
@@ -173,26 +181,28 @@ def split_batch(
     at = 0
     for _ in range(count):
         if end - at < 4:
-            raise Undecodable("a batch is cut short")
+            raise Undecodable("a batch is truncated")
         begin = at + 4
         at = begin + _U32.unpack_from(payload, at)[0]
         if at > end:
-            raise Undecodable("a message's metadata in a batch is cut short")
+            raise Undecodable("the metadata of a message in a batch are truncated")
         try:
             single = parse(payload[begin:at].tobytes())
         except DecodeError:
-            raise Undecodable("a message's metadata in a batch is not a protobuf message") from None
+            raise Undecodable("the metadata of a message in a batch are not a protobuf message") from None
         size = single.payload_size
         if not (single.IsInitialized() and 0 <= size <= end - at):
-            raise Undecodable(f"a message in a batch claims {size} bytes of {end - at}")
+            raise Undecodable(f"a message in a batch claims {size} bytes; {end - at} are left")
         if not _is_text(single):
-            raise Undecodable("a message in a batch holds text that is not UTF-8")
+            if exact:
+                raise Undecodable("a message in a batch contains text that is not UTF-8")
+            replace_invalid_text(single)
         yield single, payload[at : at + size]
         at += size
 
 
 def _is_text(single: pb.SingleMessageMetadata) -> bool:
-    """`text_is_valid` for the few strings that a message of a batch has: the parser gives others as bytes."""
+    """Return whether the strings of a batch's message are UTF-8; the parser returns other strings as bytes."""
     texts: list[object] = [single.partition_key]
     for one in single.properties:
         texts += (one.key, one.value)
@@ -200,13 +210,13 @@ def _is_text(single: pb.SingleMessageMetadata) -> bool:
 
 
 def decode(entry: Buffer) -> list[DecodedMessage]:
-    """The messages of an entry, in order. Raises `Encrypted`, `Chunk` or `Undecodable`."""
+    """Decode the messages of an entry, in order. Raises `Encrypted`, `Chunk` or `Undecodable`."""
     metadata, payload = read_metadata(entry)
     return messages_of(metadata, plain_payload(metadata, payload))
 
 
 def messages_of(metadata: pb.MessageMetadata, payload: memoryview) -> list[DecodedMessage]:
-    """The messages of an entry whose payload is plain, in order. Raises `Undecodable`."""
+    """Decode the messages of an entry with a plain payload, in order. Raises `Undecodable`."""
     if not is_batch(metadata):
         return [_single(metadata, payload)]
     return _batch(metadata, payload)
@@ -255,7 +265,7 @@ def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> list[DecodedMes
 
 
 def seal(metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-    """An entry of `metadata` and `payload` as they are, with magic and checksum."""
+    """Build an entry from `metadata` and `payload`, with magic and checksum."""
     raw = metadata.SerializeToString()
     body = b"".join((_U32.pack(len(raw)), raw, payload))
     return _MAGIC_AND_CRC.pack(MAGIC, crc32c(body)) + body
@@ -269,7 +279,7 @@ def encode_one(
     codec: int = pb.NONE,
     schema_version: bytes | None = None,
 ) -> bytes:
-    """An entry that is one message, not a batch."""
+    """Encode one message as an entry that is not a batch."""
     metadata, payload = compose_one(message, producer_name, sequence_id, publish_time_ms, schema_version)
     return seal(metadata, compressed(metadata, payload, codec))
 
@@ -281,7 +291,7 @@ def compose_one(
     publish_time_ms: int,
     schema_version: bytes | None = None,
 ) -> tuple[pb.MessageMetadata, bytes]:
-    """Metadata and plain payload of an entry that is one message."""
+    """Build the metadata and the uncompressed payload of an entry with one message that is not a batch."""
     metadata = _metadata(producer_name, sequence_id, publish_time_ms, schema_version)
     _describe(metadata, message)
     if message.deliver_at_ms is not None:
@@ -297,10 +307,10 @@ def encode_batch(
     codec: int = pb.NONE,
     schema_version: bytes | None = None,
 ) -> bytes:
-    """An entry that is a batch. Messages without a sequence id of their own count on from the first.
+    """Encode an entry that is a batch. Messages without a sequence id are numbered from `first_sequence_id`.
 
-    The first message's key stands in the metadata too, so that a broker finds it without decompressing:
-    batch only messages of one key for a Key_Shared subscription. Delayed messages are not batched.
+    The first message's key is copied into the metadata, so that a broker finds it without decompressing: for Key_Shared
+    subscriptions, a batch should contain only messages of one key. Delayed messages are not batched.
     """
     metadata, payload = compose_batch(
         messages, producer_name, first_sequence_id, publish_time_ms, schema_version
@@ -315,11 +325,11 @@ def compose_batch(
     publish_time_ms: int,
     schema_version: bytes | None = None,
 ) -> tuple[pb.MessageMetadata, bytes]:
-    """Metadata and plain payload of an entry that is a batch."""
+    """Build the metadata and the uncompressed payload of an entry that is a batch."""
     assert 0 < len(messages) <= BATCH_MESSAGES_MAX
     parts: list[bytes] = []
     sequence_id = first_sequence_id
-    single = pb.SingleMessageMetadata()  # one for all: making it takes as long as all else
+    single = pb.SingleMessageMetadata()  # reused, because creating it takes as long as the rest of the loop
     for offset, message in enumerate(messages):
         sequence_id = first_sequence_id + offset if message.sequence_id is None else message.sequence_id
         body = message.payload or b""
@@ -363,7 +373,7 @@ def _describe(holder: pb.MessageMetadata | pb.SingleMessageMetadata, message: Ou
 
 
 def compressed(metadata: pb.MessageMetadata, payload: bytes, codec: int) -> Buffer:
-    """The payload as it is written, which the metadata are told."""
+    """Compress the payload, and record the codec and the uncompressed size in the metadata."""
     if codec != pb.NONE and payload:
         metadata.compression = codec  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)

@@ -1,8 +1,7 @@
-"""The ids of an ACK or a REDELIVER that has very many, kept as bytes and parsed some at a time.
+"""Ids of an ACK or REDELIVER with very many ids, kept as bytes and parsed in portions.
 
-Parsed, an id with an ack set takes ten times what it takes in the command, and a megabyte of them is worked through
-for seconds. So what is kept meanwhile is the command as it is written: its ids are one run of fields of the same
-number, since fields are written in the order of their numbers.
+A parsed id with an ack set needs ten times its encoded size, and processing a megabyte of ids takes seconds. So the
+command stays encoded until then. Its ids are contiguous, because fields are encoded in the order of their numbers.
 """
 
 from collections.abc import Sequence
@@ -12,13 +11,13 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire import varint
 
 _BYTES: Final = 2
-"""The wire type of a field with a length."""
+"""Protobuf wire type of a field with a length."""
 
 CommandWithIds = pb.CommandAck | pb.CommandRedeliverUnacknowledgedMessages
 
 
 class PackedIds:
-    """`byte_count` is what it keeps."""
+    """Encoded ids of one command; `byte_count` is the size of the encoded command."""
 
     __slots__ = ("_at", "_field", "_kind", "_raw", "_tag", "byte_count")
 
@@ -31,18 +30,18 @@ class PackedIds:
         self.byte_count = len(self._raw)
 
     def _start(self) -> int:
-        """Before the ids stand numbers only."""
+        """Return the offset of the first id; only numeric fields precede the ids."""
         at = 0
         while at < len(self._raw) and self._raw[at] & 7 != _BYTES:
             at = varint.decode(self._raw, at + 1)[1]
         return at
 
     def has_more(self) -> bool:
-        """Not all were taken."""
+        """Return whether ids are left."""
         return self._at < len(self._raw) and self._raw[self._at] == self._tag
 
     def take(self, count: int) -> Sequence[pb.MessageIdData]:
-        """The next ones, `count` at most."""
+        """Return the next ids, at most `count`."""
         start = at = self._at
         while count and at < len(self._raw) and self._raw[at] == self._tag:
             size, at = varint.decode(self._raw, at + 1)

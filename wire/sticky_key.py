@@ -1,14 +1,14 @@
-"""The sticky key of an entry: what a Key_Shared subscription hashes, exactly as Pulsar takes it.
+"""Sticky key of an entry, which a Key_Shared subscription hashes, as in Pulsar.
 
     the metadata has                     the key is
-    an ordering key                      that
-    a partition key                      its bytes; decoded first when it says that it is base64
-    neither                              "PRODUCER-SEQUENCE": no two such entries belong together
-    nothing that can be read             "NONE_KEY"
+    an ordering key                      the ordering key
+    a partition key                      its bytes, decoded if the metadata mark it as base64
+    neither                              "PRODUCER-SEQUENCE", so that each entry has its own key
+    unreadable metadata                  "NONE_KEY"
 
-Of a batch the metadata holds the first message's key; clients that want order by key put messages of one key into a
-batch. This is the only parse of an entry's metadata on the way out, and it costs about a microsecond: the generated
-parser is as fast as reading field by field here, and it cannot be fooled. Slots of keys that come again are looked up.
+The metadata of a batch contain the first message's key; clients that need order by key put only messages of one key
+into a batch. Dispatching parses an entry's metadata only here. This takes about a microsecond: the generated parser is
+as fast as reading single fields. The slots of recent keys are cached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quire.wire.block import BlockHeader, Buffer
 
 NONE_KEY: Final = b"NONE_KEY"
 KEYS_CACHED: Final = 16_384
-"""Keys whose slot is remembered, for all subscriptions of the process: a few megabytes at most."""
+"""Number of keys whose slots are cached, for all subscriptions of the process: a few megabytes at most."""
 
 _METADATA_OFFSET: Final = 10
 _SIZE: Final = Struct(">6xI")
@@ -38,7 +38,7 @@ _slot = lru_cache(KEYS_CACHED)(hashing.key_slot)
 
 
 def slots_of(buffer: Buffer, header: BlockHeader) -> list[int]:
-    """The slot of each entry of a block."""
+    """Return the slot of each entry of a block."""
     view, begin = memoryview(buffer), header.entries_offset
     if header.entry_count == 1:
         return [slot_at(view, begin)]
@@ -47,14 +47,14 @@ def slots_of(buffer: Buffer, header: BlockHeader) -> list[int]:
 
 
 def slot_at(buffer: memoryview, offset: int) -> int:
-    """The slot (0 .. 65535) of the entry that begins at `offset`."""
+    """Return the slot (0 .. 65535) of the entry that begins at `offset`."""
     key = key_at(buffer, offset)
-    # A huge key would make the cache one of bytes rather than of keys.
+    # Keys of more than 256 bytes are not cached, to bound the cache's memory.
     return _slot(key) if len(key) <= 256 else hashing.key_slot(key)
 
 
 def key_at(buffer: memoryview, offset: int) -> bytes:
-    """The sticky key of the entry that begins at `offset`."""
+    """Return the sticky key of the entry that begins at `offset`."""
     try:
         (size,) = _SIZE.unpack_from(buffer, offset)
         begin = offset + _METADATA_OFFSET
@@ -69,5 +69,5 @@ def key_at(buffer: memoryview, offset: int) -> bytes:
             return b64decode(metadata.partition_key)
         return metadata.partition_key.encode()
     except (DecodeError, StructError, ValueError, AttributeError):
-        # The bytes are a client's own. Text that is not UTF-8 comes as bytes, which cannot be encoded.
+        # Clients may send any bytes. The parser returns text that is not UTF-8 as bytes, which have no `encode`.
         return NONE_KEY

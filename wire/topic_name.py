@@ -1,10 +1,10 @@
-"""A topic's name as people and programs give it to a client: full, or one of the two short forms.
+"""Parsing of topic names as users and programs write them: full, or in one of two short forms.
 
     orders                                persistent://public/default/orders
     tenant/namespace/orders               persistent://tenant/namespace/orders
     DOMAIN://tenant/namespace/orders      itself
 
-It imports little: commands that only ask a broker over HTTP need it, and are to start at once.
+This module imports little, because commands that only send a request to a broker over HTTP must start fast.
 """
 
 from __future__ import annotations
@@ -20,30 +20,35 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def has_control(text: str) -> bool:
-    """Whether a name could break a line or steer a terminal wherever it is printed."""
+    """Return whether a name contains control characters, which could break a line or control a terminal."""
     return _CONTROL.search(text) is not None
 
 
 def split(topic: str) -> tuple[str, str, str, str]:
-    """Domain, tenant, namespace and local name; the last may contain slashes. Raises `ConfigurationError`."""
+    """Split a name into domain, tenant, namespace and local name (may contain slashes). Raises `ConfigurationError`."""
     domain, separator, rest = topic.partition("://")
     if not separator:
         domain, rest = "persistent", topic if "/" in topic else f"public/default/{topic}"
     parts = rest.split("/", 2)
     if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
-        raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
+        raise ConfigurationError(f"{topic!r} is not a topic name, such as persistent://public/default/orders")
     if has_control(topic):
-        raise ConfigurationError(f"the topic name {topic!r} has control characters; use others")
+        raise ConfigurationError(f"the topic name {topic!r} contains control characters; use others")
     tenant, namespace, local = parts
-    # A broker holds a hundred thousand names, of a few namespaces.
+    # A broker has a hundred thousand names in few namespaces, so names share the strings of the parts that are equal.
     return intern(domain), intern(tenant), intern(namespace), local
 
 
 def path(topic: str) -> str:
-    """The topic in REST: `persistent/tenant/namespace/name`, each part escaped. Raises `ConfigurationError`."""
+    """Return the topic's REST path, `persistent/tenant/namespace/name`, escaped. Raises `ConfigurationError`."""
     return escaped(*split(topic))
 
 
 def escaped(*parts: str) -> str:
-    """Names as parts of a path in REST, slashes between them."""
+    """Escape names as parts of a REST path, and join them with slashes."""
     return "/".join(quote(part, safe="") for part in parts)
+
+
+def escaped_subscription(name: str) -> str:
+    """Return a subscription's name as a path segment; brokers decode it twice, the second time as a form value."""
+    return quote(name.replace("%", "%25").replace("+", "%2B"), safe="")

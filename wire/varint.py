@@ -1,8 +1,8 @@
-"""Protobuf's base-128 integers, for the few places that write or read one without a protobuf object.
+"""Base-128 varints of protobuf, for code that reads or writes one without a protobuf object.
 
-Little-endian groups of seven bits, the high bit of a byte says that more follow; at most ten bytes for a
-u64. `LAST` and `MORE` are the 128 possible final and non-final bytes as objects, so that a run of
-consecutive numbers is encoded by looking up one byte each (`quire.wire.entry_frames`).
+Little-endian groups of seven bits; the high bit of a byte means that more bytes follow; at most ten bytes for a u64.
+`LAST` and `MORE` contain the 128 possible final and non-final bytes as objects, so that an encoder of consecutive
+numbers only looks up one byte for each (`quire.wire.entry_frames`).
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ U64_MASK: Final = (1 << 64) - 1
 
 
 def encode(number: int) -> bytes:
-    """`number` (0 .. 2^64-1) as a varint of 1 to 10 bytes."""
+    """Encode `number` (0 .. 2^64-1) as a varint of 1 to 10 bytes."""
     if 0 <= number < 1 << 14:
         return MORE[number & 127] + LAST[number >> 7] if number > 127 else LAST[number]
     assert 0 <= number <= U64_MASK
@@ -28,9 +28,9 @@ def encode(number: int) -> bytes:
 
 
 def decode(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int]:
-    """(number, offset behind it) of the varint at `offset`, cut to 64 bits as protobuf does.
+    """Decode the varint at `offset`; return the number, cut to 64 bits as in protobuf, and the offset after it.
 
-    Raises ValueError when it is cut short or longer than ten bytes.
+    Raises ValueError if the varint is truncated or longer than ten bytes.
     """
     try:
         if (low := buffer[offset]) < 128:

@@ -1,9 +1,9 @@
-"""The REST interface: what Pulsar's tools expect under `/admin/v2`, what Pulsar does not have under `/quire/v1`.
+"""REST interface: Pulsar's admin API under `/admin/v2`, and Quire's own requests under `/quire/v1`.
 
-One file per resource; each has `routes(broker)`, rows that name what of the broker's parts is called (`route`).
-`requests` reads what callers send, `policy_json` and `namespace_json` policies; `absent` refuses in words what Pulsar
-has and Quire does not. `overview`, `tables` and `peek` are for people, who come by the console (`serving/console`).
-`resources` lists all, `following` has requests for other brokers' topics, `app` joins them with what every process
-answers (`runtime/probes`), `refusals` maps errors to statuses. `openapi` makes of all rows the document that says what
-the interface is.
+There is one file per resource; its `routes(broker)` returns rows, each of which names the function to call (`route`).
+`requests` parses requests; `policy_json` and `namespace_json` parse policies. `absent` rejects, with a reason, requests
+for features of Pulsar that Quire lacks. `overview`, `tables` and `peek` serve the console (`serving/console`).
+`resources` lists all resources, `following` forwards requests for other brokers' topics, `app` combines them with the
+requests that every process answers (`runtime/probes`), and `refusals` maps errors to statuses. `openapi` generates an
+OpenAPI document from all rows.
 """

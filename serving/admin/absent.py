@@ -1,8 +1,8 @@
-"""What Pulsar's admin clients ask for and Quire does not have, so that they get an answer that they understand.
+"""Answers to requests of Pulsar's admin clients for features that Quire lacks.
 
-A policy that cannot be prescribed is never set: GET says so as for any policy that is not (204), there is nothing to
-delete (204), and to set it is refused (501): nothing is taken that nobody would heed. So it is with permissions where
-nobody is authorised. A new row is all that another one needs.
+An unsupported policy is never set. So GET and DELETE answer as for a policy that is not set (204). A request to set it
+is rejected (501), because a policy that is accepted must be enforced. The same applies to roles of subscriptions if
+authorization is disabled. To reject another policy, add a row.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from quire.security.authorization import Action
 from quire.serving.admin.permissions import are_heeded
@@ -26,30 +27,34 @@ from quire.serving.admin.route import (
     Route,
     as_it_is,
     body,
+    flag,
     nothing,
 )
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 
 Check = Callable[..., Awaitable[Any]]
-"""Raises what is wrong with the namespace or the topic that a request names."""
+"""Coroutine function that raises an error if the namespace or topic of the request is invalid."""
 
-UNACKED: Final = "each consumer has its limit, maxUnackedMessagesPerConsumer, and all of them together none"
-OFFLOAD: Final = "every sealed segment is archived by the broker's own settings"
+UNACKED: Final = (
+    "use maxUnackedMessagesPerConsumer: there is no limit for all consumers of a subscription together"
+)
+OFFLOAD: Final = "every sealed segment is archived, according to the broker's settings"
 OF_BOTH: Final = {
-    "subscribeRate": "the rate of subscribing is not limited here",
-    "replicatorDispatchRate": "nothing is replicated to other clusters",
+    "subscribeRate": "the rate of subscribing is not limited",
+    "replicatorDispatchRate": "geo-replication is not supported",
     "offloadPolicies": OFFLOAD,
-    "deduplicationSnapshotInterval": "snapshots of deduplication are taken as they are needed",
-    "autoSubscriptionCreation": "subscriptions are always made by who subscribes",
-    "entryFilters": "there are no filters of entries",
-    "dispatcherPauseOnAckStatePersistent": "acknowledgements are kept before they are answered",
+    "deduplicationSnapshotInterval": "deduplication snapshots are taken when they are needed",
+    "autoSubscriptionCreation": "a missing subscription is always created when a client subscribes",
+    "entryFilters": "entry filters are not supported",
+    "dispatcherPauseOnAckStatePersistent": "acknowledgements are durable before they are answered",
 }
 UNSET: Final = {
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,
     "dispatcherPauseOnAckStatePersistent": False,
 }
-"""Of namespaces: what clients read that know no null there."""
+"""Answers of namespaces' GET for clients that do not accept null."""
 
 OF_NAMESPACES: Final = {
     **OF_BOTH,
@@ -57,37 +62,57 @@ OF_NAMESPACES: Final = {
     "offloadThreshold": OFFLOAD,
     "offloadThresholdInSeconds": OFFLOAD,
     "offloadDeletionLagMs": OFFLOAD,
-    "antiAffinity": "brokers are chosen by their load alone",
-    "persistence/bookieAffinity": "bookies are chosen by racks and room",
-    "encryptionRequired": "whether messages are encrypted is their producers' choice",
-    "subscriptionTypesEnabled": "every type of subscription is allowed",
+    "antiAffinity": "brokers are chosen by load only",
+    "persistence/bookieAffinity": "bookies are chosen by rack and free space",
+    "encryptionRequired": "producers decide whether messages are encrypted",
+    "subscriptionTypesEnabled": "every subscription type is allowed",
     "schemaAutoUpdateCompatibilityStrategy": "use schemaCompatibilityStrategy",
-    "resourcegroup": "there are no resource groups",
-    "properties": "namespaces have no properties",
-    "property/{key}": "namespaces have no properties",
+    "resourcegroup": "resource groups are not supported",
+    "properties": "properties of namespaces are not supported",
+    "property/{key}": "properties of namespaces are not supported",
 }
 OF_TOPICS: Final = {
     **OF_BOTH,
     "maxUnackedMessagesOnSubscription": UNACKED,
-    "subscriptionTypesEnabled": "every type of subscription is allowed",
-    "shadowTopics": "a topic has no shadows",
-    "{subscription}/dispatchRate": "subscriptionDispatchRate is for all subscriptions of the topic",
+    "subscriptionTypesEnabled": "every subscription type is allowed",
+    "shadowTopics": "shadow topics are not supported",
+    "{subscription}/dispatchRate": "use subscriptionDispatchRate, which applies to all subscriptions of the topic",
 }
 BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 ACTIONS: Final = (
-    ("PUT", f"{TOPIC}/offload", "segments are archived as they are sealed; `quire archive run` does it now"),
-    ("DELETE", f"{TOPIC}/truncate", "what is acknowledged goes by retention"),
-    ("POST", f"{TOPIC}/trim", "what is acknowledged goes by retention, every few seconds"),
-    ("GET", f"{TOPIC}/internal-info", "internalStats tells of ledgers and cursors"),
-    ("POST", f"{TOPIC}/subscription/{{subscription}}/analyzeBacklog", "stats tell the backlog"),
-    ("GET", f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", "nothing is replicated"),
-    ("POST", f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", "nothing is replicated"),
+    (
+        "PUT",
+        f"{TOPIC}/offload",
+        "segments are archived after they are sealed; `quire archive run` archives them now",
+    ),
+    ("DELETE", f"{TOPIC}/truncate", "acknowledged messages are deleted according to the retention policy"),
+    (
+        "POST",
+        f"{TOPIC}/trim",
+        "acknowledged messages are deleted according to the retention policy, every few seconds",
+    ),
+    ("GET", f"{TOPIC}/internal-info", "use internalStats, which contains ledgers and cursors"),
+    ("POST", f"{TOPIC}/subscription/{{subscription}}/analyzeBacklog", "use stats, which contain the backlog"),
+    (
+        "GET",
+        f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus",
+        "geo-replication is not supported",
+    ),
+    (
+        "POST",
+        f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus",
+        "geo-replication is not supported",
+    ),
     ("DELETE", f"{NAMESPACE}/{{bundle:{BUNDLE}}}", "delete topics one by one"),
-    ("POST", f"{NAMESPACE}/{{bundle:{BUNDLE}}}/clearBacklog", "clear the namespace's, or a topic's"),
+    (
+        "POST",
+        f"{NAMESPACE}/{{bundle:{BUNDLE}}}/clearBacklog",
+        "clear the backlog of the namespace or of a topic",
+    ),
     (
         "POST",
         f"{NAMESPACE}/{{bundle:{BUNDLE}}}/clearBacklog/{{subscription}}",
-        "clear the namespace's, or a topic's",
+        "clear the backlog of the namespace or of a topic",
     ),
     (
         "POST",
@@ -97,23 +122,29 @@ ACTIONS: Final = (
     (
         "GET",
         f"{NAMESPACE}/{{bundle}}/topicHashPositions",
-        "`/lookup/v2/topic/…/bundle` tells a topic's bundle",
+        "use `/lookup/v2/topic/…/bundle`, which returns a topic's bundle",
     ),
-    ("GET", f"{NAMESPACE}/configversion", "nothing is replicated"),
-    ("PUT", f"{NAMESPACE}/property/{{key}}/{{value}}", "namespaces have no properties"),
-    ("POST", f"{NAMESPACE}/resourcegroup/{{group}}", "there are no resource groups"),
-    ("POST", f"{NAMESPACE}/migration", "nothing is migrated to other clusters"),
-    ("GET", f"{TOPICS}/{{bundle:{BUNDLE}}}", "topics are listed by namespaces"),
-    ("GET", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/metadata", "schemas lists the versions"),
+    ("GET", f"{NAMESPACE}/configversion", "geo-replication is not supported"),
+    ("PUT", f"{NAMESPACE}/property/{{key}}/{{value}}", "properties of namespaces are not supported"),
+    ("POST", f"{NAMESPACE}/resourcegroup/{{group}}", "resource groups are not supported"),
+    ("POST", f"{NAMESPACE}/migration", "migration to other clusters is not supported"),
+    ("GET", f"{TOPICS}/{{bundle:{BUNDLE}}}", "list the topics of the namespace"),
+    (
+        "GET",
+        "/admin/v2/schemas/{tenant}/{namespace}/{topic}/metadata",
+        "use schemas, which lists the versions",
+    ),
 )
-"""Single requests that are refused, and why or what to do instead."""
+"""Requests that are rejected, with the reason or an alternative."""
+
+PERSISTENT: Final = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
 
 ON_TOPICS: Final = (
     "/admin/v2/namespaces/grantPermissionsOnTopics",
     "/admin/v2/namespaces/revokePermissionsOnTopics",
 )
 PERMISSIONS: Final = (
-    "nobody is authorised here, so that everybody may do everything: permissions are not taken"
+    "authorization is disabled in this cluster, so the roles of a subscription would not be enforced"
 )
 
 
@@ -125,12 +156,10 @@ def routes(broker: Broker) -> Sequence[Route]:
     for word, why in OF_TOPICS.items():
         found += _never_set(f"{TOPIC}/{word}", why, check_topic, TOPIC_NAME)
     if not are_heeded(broker):
-        why = "nobody is authorised here"
+        why = "authorization is disabled"
         found += _never_set(f"{NAMESPACE}/subscriptionAuthMode", why, check_namespace, *OF_NAMESPACE)
         every = f"{NAMESPACE}/permissions/subscription"
         found += _never_set(every, why, check_namespace, *OF_NAMESPACE)
-        found += _never_granted(NAMESPACE, check_namespace, *OF_NAMESPACE)
-        found += _never_granted(TOPIC, check_topic, TOPIC_NAME)
         found += [
             Route(
                 method,
@@ -145,7 +174,13 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route(method, path, _refusal(why), REQUEST, may=Action.ADMINISTER) for method, path, why in ACTIONS
     ]
     found += [
-        Route("POST", path, _refusal("grant and revoke topic by topic"), REQUEST, may=Action.SUPERUSER)
+        Route(
+            "POST",
+            path,
+            _refusal("grant and revoke permissions for each topic separately"),
+            REQUEST,
+            may=Action.SUPERUSER,
+        )
         for path in ON_TOPICS
     ]
     return [*found, *_replication(broker)]
@@ -153,21 +188,21 @@ def routes(broker: Broker) -> Sequence[Route]:
 
 def _refusal(why: str) -> Callable[[web.Request], NoReturn]:
     def refuse(request: web.Request) -> NoReturn:
-        raise Absent(f"{request.method} {request.path.rpartition('/')[2]} is not here: {why}")
+        raise Absent(f"{request.method} {request.path.rpartition('/')[2]} is not supported: {why}")
 
-    refuse.__doc__ = f"Refused: {why}."
+    refuse.__doc__ = f"Not supported: {why}."
     return refuse
 
 
 def _never_set(
     path: str, why: str, check: Check, *names: Argument, unset: int | bool | None = None
 ) -> Sequence[Route]:
-    """A policy that is there for nobody; `unset` is what is shown then."""
+    """Return the routes of a policy that is never set; `unset` is the answer of GET."""
 
     def shown(_: object) -> int | bool | None:
         return unset
 
-    refuse = _refused(check, f"{path.rpartition('/')[2]} cannot be prescribed: {why}")
+    refuse = _refused(check, f"{path.rpartition('/')[2]} is not supported: {why}")
     return (
         Route("GET", path, check, *names, answer=shown, may=Action.ADMINISTER),
         Route("DELETE", path, check, *names, answer=nothing, may=Action.ADMINISTER),
@@ -177,41 +212,23 @@ def _never_set(
 
 
 def _refused(check: Check, why: str) -> Check:
-    """What is not there at all is said first."""
+    """Return a function that rejects a request after checking the objects in its path."""
 
     async def refuse(*names: Any) -> NoReturn:
         await check(*names)
         raise Absent(why)
 
-    refuse.__doc__ = f"Refused: {why}."
+    refuse.__doc__ = f"Not supported: {why}."
     return refuse
 
 
-def _never_granted(parent: str, check: Check, *names: Argument) -> Sequence[Route]:
-    path = f"{parent}/permissions"
-    found = [
-        Route("GET", path, check, *names, answer=_nobody, may=Action.ADMINISTER),
-        Route("POST", f"{path}/{{role}}", _refused(check, PERMISSIONS), *names, may=Action.ADMINISTER),
-    ]
-    if parent == TOPIC:
-        found.append(
-            Route("DELETE", f"{path}/{{role}}", check, *names, answer=_nobody, may=Action.ADMINISTER)
-        )
-    return found
-
-
-def _nobody(_: object) -> dict[str, list[str]]:
-    return {}
-
-
 def _replication(broker: Broker) -> Sequence[Route]:
-    """Namespaces and topics are in this cluster, and that can be said."""
+    """Return the routes for a namespace's lists of clusters, which contain only this cluster."""
     mine = broker.services.settings.cluster
 
     async def change(tenant: str, namespace: str, clusters: Any) -> None:
         await broker.namespaces.get(tenant, namespace)
-        if clusters not in ([mine], []):
-            raise Absent(f"nothing is replicated to other clusters than this one, {mine}")
+        _refuse_others(clusters, mine)
 
     def here(_: object) -> list[str]:
         return [mine]
@@ -229,9 +246,7 @@ def _replication(broker: Broker) -> Sequence[Route]:
             may=Action.ADMINISTER,
         )
     ]
-    check = broker.fan_out.partitions
     found += [
-        Route("DELETE", f"{TOPIC}/replication", check, TOPIC_NAME, answer=nothing, may=Action.ADMINISTER),
         Route(
             "DELETE",
             f"{NAMESPACE}/removeOffloadPolicies",
@@ -241,7 +256,7 @@ def _replication(broker: Broker) -> Sequence[Route]:
             may=Action.ADMINISTER,
         ),
     ]
-    for path in (f"{NAMESPACE}/replication", f"{NAMESPACE}/allowedClusters", f"{TOPIC}/replication"):
+    for path in (f"{NAMESPACE}/replication", f"{NAMESPACE}/allowedClusters"):
         found += [
             Route(
                 "GET",
@@ -253,4 +268,35 @@ def _replication(broker: Broker) -> Sequence[Route]:
             ),
             Route("POST", path, change, *OF_NAMESPACE, body(as_it_is, list[str]), may=Action.ADMINISTER),
         ]
-    return found
+    return [*found, *_replication_of_topics(broker)]
+
+
+def _refuse_others(clusters: Any, mine: str) -> None:
+    if clusters not in ([mine], []):
+        raise Absent(f"replication to other clusters is not supported: specify only this cluster, {mine}")
+
+
+def _replication_of_topics(broker: Broker) -> Sequence[Route]:
+    """Return the routes for a topic's list of clusters; the list is stored so that GET returns what was set."""
+    policies, mine = broker.admin.policies, broker.services.settings.cluster
+    path, may = f"{PERSISTENT}/replication", Action.ADMINISTER
+
+    async def shown(topic: TopicName, *, applied: bool) -> list[str] | None:
+        own = (await policies.own(topic)).replication_clusters
+        if own is not None:
+            return list(own)
+        return [mine] if applied else None
+
+    async def put(topic: TopicName, clusters: Any) -> None:
+        await broker.fan_out.partitions(topic)
+        _refuse_others(clusters, mine)
+        await policies.change_topic(topic, lambda old: replace(old, replication_clusters=tuple(clusters)))
+
+    async def delete(topic: TopicName) -> None:
+        await policies.change_topic(topic, lambda old: replace(old, replication_clusters=None))
+
+    return (
+        Route("GET", path, shown, TOPIC_NAME, flag("applied"), may=may),
+        Route("POST", path, put, TOPIC_NAME, body(as_it_is, list[str]), may=may),
+        Route("DELETE", path, delete, TOPIC_NAME, may=may),
+    )

@@ -1,4 +1,4 @@
-"""Joins the resources, which are rows (`route`), into one aiohttp application; `refusals` has the errors."""
+"""aiohttp application of the REST interface, built from the rows (`route`) of all resources."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quire.serving.broker import Broker
 from quire.serving.console import pages
 
 SCRAPES: Final = web.AppKey("SCRAPES", probes.Scrapes)
-"""What `/metrics` says, for who sends it elsewhere."""
+"""Source of `/metrics`, for exporters."""
 
 
 def make_app(broker: Broker, more_metrics: probes.Sources = ()) -> web.Application:
-    """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
+    """Create the REST interface of a broker. `more_metrics` are the metrics of other parts of the process."""
     middlewares = [errors_as_json] if broker.registry.guard is None else [errors_as_json, logged_in]
     application = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
     application[PEERS] = broker.fan_out.peers

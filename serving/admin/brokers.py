@@ -1,8 +1,8 @@
-"""`/admin/v2/clusters`, `/admin/v2/brokers`, `/quire/v1/brokers`: who is there, who owns what, since when and why.
+"""`/admin/v2/clusters`, `/admin/v2/brokers`, `/quire/v1/brokers`: brokers, and the owners of bundles.
 
-A bundle can be given away, or split, by hand. `take` is what one broker asks of another, to which it gives a bundle: to
-own it, and to load the topics that are named. Other clusters are not known, and this one has no parts that are kept
-apart. Settings are given at the start; none changes while a broker runs.
+An operator can unload or split a bundle. A broker that hands a bundle over sends `take` to the new owner, which then
+acquires the bundle and loads the listed topics. Other clusters and failure domains are not supported. Settings are read
+at the start; none can be changed while a broker runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from quire import __version__
-from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Unavailable
 from quire.security.authorization import Action
 from quire.serving.admin.requests import Absent, fields_of
 from quire.serving.admin.route import Route, Text, body, flag, path, query
@@ -54,7 +54,7 @@ def _cluster(broker: Broker) -> Sequence[Route]:
 
     def known(name: str) -> str:
         if name != mine:
-            raise NotFound(f"there is no cluster {name}, only {mine}")
+            raise NotFound(f"cluster {name} does not exist, only {mine}")
         return name
 
     def address(_: str) -> dict[str, str]:
@@ -69,32 +69,37 @@ def _cluster(broker: Broker) -> Sequence[Route]:
         return [mine]
 
     def brokers(_: str = "") -> list[str]:
-        return [_host(one["httpUrl"] or one["httpUrlTls"]) for one in ownership.brokers()]
+        return [_host(one.http_url or one.http_url_tls) for one in ownership.brokers()]
 
     def leader() -> dict[str, str]:
-        """Brokers balance among themselves: what is asked of Pulsar's leader any of them answers."""
+        """Return this broker: there is no leader among the brokers, so any of them answers such requests."""
         url = addresses.http_url or addresses.http_url_tls
         return {"brokerId": _host(url), "serviceUrl": url}
 
     def owned(_: str, wanted: str) -> dict[str, Any]:
         names = {
-            row["broker"]
-            for row in ownership.brokers()
-            if wanted in (row["broker"], _host(row["httpUrl"]), _host(row["httpUrlTls"]))
+            one.broker
+            for one in ownership.brokers()
+            if wanted in (one.broker, _host(one.http_url), _host(one.http_url_tls))
         }
-        bundles = [row["bundle"] for row in ownership.bundles() if row["broker"] in names]
+        bundles = [one.bundle for one in ownership.bundles() if one.broker in names]
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         return dict.fromkeys(bundles, status)
 
     def refuse() -> NoReturn:
-        raise Absent("a broker knows its own cluster alone, by the settings that it was started with")
+        raise Absent("clusters cannot be changed: a broker knows only its own cluster, from its settings")
+
+    def create(name: str) -> NoReturn:
+        if name == mine:
+            raise AlreadyExists(f"cluster {name} already exists")
+        refuse()
 
     cluster = path("cluster", parse=known)
     return (
         Route("GET", f"{CLUSTER}/peers", _no_rows, cluster, may=Action.SUPERUSER),
         Route("GET", f"{CLUSTER}/failureDomains", _no_fields, cluster, may=Action.SUPERUSER),
         Route("GET", f"{CLUSTER}/namespaceIsolationPolicies", _no_fields, cluster, may=Action.SUPERUSER),
-        Route("PUT", CLUSTER, refuse, may=Action.SUPERUSER),
+        Route("PUT", CLUSTER, create, path("cluster"), may=Action.SUPERUSER),
         Route("POST", CLUSTER, refuse, may=Action.SUPERUSER),
         Route("DELETE", CLUSTER, refuse, may=Action.SUPERUSER),
         Route("GET", f"{BROKERS}/leaderBroker", leader, may=Action.SUPERUSER),
@@ -132,7 +137,9 @@ def _configuration(broker: Broker) -> Sequence[Route]:
         return {name: str(value) for name, value in asdict(broker.services.settings).items()}
 
     def refuse(name: str) -> NoReturn:
-        raise ConfigurationError(f"{name[:100]!r} cannot be changed while a broker runs: set it and restart")
+        raise ConfigurationError(
+            f"{name[:100]!r} cannot be changed while a broker runs: change the setting and restart the broker"
+        )
 
     return (
         Route("GET", CONFIGURATION, _no_rows, may=Action.SUPERUSER),
@@ -146,12 +153,12 @@ def _configuration(broker: Broker) -> Sequence[Route]:
 
 def _bundles(broker: Broker) -> Sequence[Route]:
     async def unload(bundle: str) -> None:
-        await broker.ownership.release(bundle, "an operator asked for it")
+        await broker.ownership.release(bundle, "an operator requested it")
 
     async def split(bundle: str, at: str) -> list[str]:
         return list(await broker.bundles.split(bundle, at))
 
-    bundle = path("tenant", "namespace", "bundle", parse=lambda *names: "/".join(names))
+    bundle = path("tenant", "namespace", "bundle", parse=_bundle)
     at = query("at", _edge, "")
     return (
         Route("GET", OWNERS, broker.ownership.brokers, may=Action.SUPERUSER),
@@ -177,14 +184,22 @@ def _bundles(broker: Broker) -> Sequence[Route]:
     )
 
 
+def _bundle(*names: str) -> str:
+    if any("/" in name for name in names):
+        raise ConfigurationError(
+            f"{'/'.join(names)[:80]!r} is not a bundle, such as public/default/00000000_40000000"
+        )
+    return "/".join(names)
+
+
 def _edge(text: str) -> str:
     if text and not re.fullmatch(r"(0x)?[0-9a-f]{8}", text):
-        raise ConfigurationError(f"a bundle begins at eight hex digits, not at {text[:40]!r}")
+        raise ConfigurationError(f"the split point must be eight hex digits, not {text[:40]!r}")
     return text.removeprefix("0x")
 
 
 class NamedTopics(Struct):
-    """Topics that are to be loaded."""
+    """Topics to load."""
 
     topics: list[str] = []
 

@@ -1,9 +1,9 @@
-"""A request for a topic of another broker, carried out there instead of redirected.
+"""Forwarding of a request for another broker's topic, instead of a redirection.
 
-A page of a browser may ask the origin that it came from alone, so it cannot follow a redirection to another broker.
-With the header `X-Quire-Follow: true` a broker asks the owner itself, as brokers ask one another for partitions
-(`cluster/fan_out`): whether the caller may was asked before, and the change is written down where it was asked for.
-Answers that are no JSON are redirected all the same.
+A page in a browser may send requests only to its own origin, so it cannot follow a redirection to another broker. With
+the header `X-Quire-Follow: true` a broker sends the request to the owner itself, as brokers do for partitions
+(`operations/fan_out`). This broker has already authorized the caller, and audits the change. Requests whose response is
+not JSON are redirected nevertheless.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 from aiohttp import web
 
 from quire.serving.admin.requests import json_of
-from quire.serving.cluster.peers import Peers
-from quire.serving.cluster.port import NotOwner
+from quire.serving.ownership.peers import Peers
+from quire.serving.ownership.port import NotOwner
 
 HEADER: Final = "X-Quire-Follow"
 PEERS: Final = web.AppKey("peers", Peers)
 
 
 async def followed(request: web.Request, elsewhere: NotOwner) -> web.StreamResponse:
-    """The owner's answer, if that was asked for. Raises `elsewhere`, and what the owner refuses."""
+    """Return the owner's response, if the header requests that. Raises `elsewhere`, and the owner's error."""
     if request.headers.get(HEADER, "").lower() != "true":
         raise elsewhere
     body = await json_of(request)

@@ -1,11 +1,9 @@
-"""Who sends a request, and whether he may: `Authorization: Bearer TOKEN` or `Basic`, or the connection's certificate.
+"""Authentication and authorization of requests: `Authorization: Bearer TOKEN` or `Basic`, or a client certificate.
 
-A proxy names the role for which it speaks in `X-Original-Principal`. Every row of the interface says what its caller
-must be allowed (`Route.may`), at the tenant, namespace, topic and subscription that its path names; that is asked
-before anything of the request is read. What is no row are the probes (`runtime/probes`) and the files of the console
-(`serving/console`), which everybody may ask for.
-
-Whatever changes something, or tried to, is written down (`security/audit`).
+A proxy sends the role of its client in `X-Original-Principal`. Every row of the interface declares the permission that
+its caller needs (`Route.may`), for the tenant, namespace, topic and subscription in its path. The permission is checked
+before the request is parsed. Probes (`runtime/probes`) and the files of the console (`serving/console`) are not rows,
+and are open to every client. Changes and attempted changes are audited (`security/audit`).
 """
 
 from __future__ import annotations
@@ -17,11 +15,14 @@ from aiohttp import web
 
 from quire.runtime import probes
 from quire.runtime.errors import QuireError
+from quire.runtime.http_server import note_login
 from quire.runtime.network import peer_address
 from quire.runtime.tls import peer_certificate
-from quire.security.authentication import REQUEST_ID
+from quire.security.audit import Caller
+from quire.security.authentication import NONE, REQUEST_ID
 from quire.security.authorization import Action, Place
 from quire.security.identity import Identity, Presented
+from quire.serving.admin.requests import path_names
 from quire.serving.console import pages
 from quire.serving.names import TopicName
 from quire.serving.policy.guard import Guard
@@ -35,19 +36,21 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def logged_in(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Only for an application that has a guard."""
+    """Authenticate the requests of an application with a guard."""
     if request.path not in probes.PATHS and not pages.is_here(request.path):
         guard, headers, certificate = request.app[GUARD], request.headers, peer_certificate(request.transport)
         presented = guard.authentication.in_request(headers, certificate, peer_address(request.transport))
         request[_PRESENTED] = presented
-        request[_IDENTITY] = await guard.log_in(presented, headers.get(ORIGINAL_PRINCIPAL, ""))
+        request[_IDENTITY] = identity = await guard.log_in(presented, headers.get(ORIGINAL_PRINCIPAL, ""))
+        if identity.method not in NONE:
+            note_login(request)
     return await handler(request)
 
 
 async def sees_all(request: web.Request) -> bool:
-    """Whether a probe may tell this caller the names of topics: a superuser, or anybody where nobody logs in.
+    """Return whether a probe may show topic names to this caller: to a superuser, or without authentication.
 
-    Who presents nothing is no failure to log in: the rest of what a probe tells is for everybody.
+    A request without credentials is not a failed authentication, because the rest of a probe is public.
     """
     guard = request.app.get(GUARD)
     if guard is None:
@@ -64,54 +67,59 @@ async def sees_all(request: web.Request) -> bool:
 
 
 async def name_request(request: web.Request, answer: web.StreamResponse) -> None:
-    """Say in every answer what the audit log calls the request."""
+    """Add a header with the request's id in the audit log to every response."""
     presented = request.get(_PRESENTED)
     if presented is not None:
         answer.headers[REQUEST_ID] = presented.request
 
 
 async def permitted(request: web.Request, action: Action, handler: _Handler) -> web.StreamResponse:
-    """What `handler` answers, if whoever asks may. Raises `NotAuthorized`, `Unavailable`."""
+    """Call `handler` if the caller has the permission. Raises `NotAuthorized`, `Unavailable`."""
     await require(request, action)
     guard = request.app.get(GUARD)
     if guard is None or request.method in ("GET", "HEAD"):
         return await handler(request)
-    who, shown, place = request[_IDENTITY], request[_PRESENTED], str(place_of(request.match_info))
+    caller, place = _caller(request), str(place_of(path_names(request)))
     try:
         answer = await handler(request)
     except QuireError as error:
-        guard.audit.record("failed", who, shown.address, _what(request), place, str(error), shown.request)
+        guard.audit.record("failed", caller, place, str(error))
         raise
-    guard.audit.record(
-        "changed", who, shown.address, _what(request), place, str(answer.status), shown.request
-    )
+    guard.audit.record("changed", caller, place, str(answer.status))
     return answer
 
 
 async def require(request: web.Request, action: Action) -> None:
-    """Also for what needs more than its row says. Raises `NotAuthorized`, `Unavailable`."""
+    """Check a permission in addition to that of the row. Raises `NotAuthorized`, `Unavailable`."""
     guard = request.app.get(GUARD)
     if guard is not None:
-        who, shown = request[_IDENTITY], request[_PRESENTED]
+        caller = _caller(request)
         try:
-            place = place_of(request.match_info)
+            place = place_of(path_names(request))
         except QuireError as error:
-            guard.audit.record(
-                "denied", who, shown.address, _what(request), outcome=str(error), request=shown.request
-            )
+            guard.audit.record("denied", caller, outcome=str(error))
             raise
-        await guard.check(
-            who, action, place, address=shown.address, what=_what(request), request=shown.request
-        )
+        await guard.check(caller, action, place)
+
+
+def _caller(request: web.Request) -> Caller:
+    shown = request[_PRESENTED]
+    return Caller(request[_IDENTITY], shown.address, _what(request), shown.request)
 
 
 def identity_of(request: web.Request) -> Identity | None:
-    """Who asks; None where nobody logs in."""
+    """Return the caller's identity; None without authentication."""
     return request.get(_IDENTITY)
 
 
+def is_anonymous(request: web.Request) -> bool:
+    """Return whether the request has the anonymous role."""
+    identity = request.get(_IDENTITY)
+    return identity is not None and identity.method in NONE
+
+
 async def may(request: web.Request, action: Action, place: Place) -> bool:
-    """Whether the caller would be let do that, for what is shown or left out; nothing is written down."""
+    """Return whether the caller has a permission, without auditing, to decide what to show."""
     guard = request.app.get(GUARD)
     return guard is None or (await guard.decide(request[_IDENTITY], action, place)).allowed
 
@@ -121,10 +129,10 @@ def _what(request: web.Request) -> str:
 
 
 def place_of(names: Mapping[str, str]) -> Place:
-    """What a request's path names. Raises `ConfigurationError` for what is no topic's name."""
+    """Return the place in a request's path. Raises `ConfigurationError` for an invalid topic name."""
     tenant, namespace, subscription = (names.get(one, "") for one in ("tenant", "namespace", "subscription"))
     if "topic" not in names:
         return Place(tenant, namespace, subscription=subscription)
     domain, topic = names.get("domain", "persistent"), names["topic"]
-    name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{topic}")  # as `route.TOPIC_NAME` has it
+    name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{topic}")  # as in `route.TOPIC_NAME`
     return Place(name.tenant, name.namespace, str(name), subscription)

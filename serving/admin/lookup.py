@@ -1,4 +1,4 @@
-"""`/lookup/v2/topic/…`: which broker serves a topic, and its URL for clients that come by a listener."""
+"""`/lookup/v2/topic/…`: the broker that serves a topic, and its URLs, optionally for an advertised listener."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ def routes(broker: Broker) -> Sequence[Route]:
             asked = request.rel_url.update_query(authoritative="true", **named)
             url = owner.rest_url(tls=request.secure)
             if not url:
-                raise Unavailable(f"the broker {owner.broker_id} has no REST interface with TLS; try again")
+                raise Unavailable(
+                    f"broker {owner.broker_id} has no REST interface with TLS; use the URL of another broker"
+                )
             raise web.HTTPTemporaryRedirect(f"{url}{asked.raw_path_qs}")
         urls = owner.urls_for(listener)
         return {
             "brokerUrl": urls.plain,
-            "brokerUrlTls": urls.tls,  # the C++ client crashes when it is absent
+            "brokerUrlTls": urls.tls,  # the C++ client crashes without this field
             "httpUrl": owner.http_url,
             "httpUrlTls": owner.http_url_tls,
             "nativeUrl": urls.plain,
         }
 
     async def bundle(topic: TopicName) -> Text:
-        """As a text, not as JSON, for so it is read."""
+        """Return the bundle as plain text, as Pulsar's clients expect."""
         low, _, high = (await broker.registry.ownership.bundle_of(topic)).rpartition("/")[2].partition("_")
         return web.Response(text=f"0x{low}_0x{high}")
 

@@ -1,7 +1,7 @@
-"""`/quire/v1/doctor` and `/quire/v1/support`: what each process of the cluster says of itself, asked at any broker.
+"""`/quire/v1/doctor` and `/quire/v1/support`: reports of each process of the cluster, from any broker.
 
-A broker asks the others, and the bookies that have an HTTP port; so who reaches one address sees every machine.
-`?here=true` asks for this process alone, which is how brokers ask one another.
+A broker requests the reports of the other brokers, and of the bookies that have an HTTP port, so that one address
+suffices for all machines. With `?here=true`, as brokers send it to each other, it reports on its own process only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.member import DOCTOR, SUPPORT
@@ -19,22 +19,22 @@ from quire.serving.admin.route import Route, flag
 from quire.serving.broker import Broker
 
 ASK_S: Final = 10.0
-"""Longer than the checks of a process may take."""
+"""Time limit, in seconds, for a report; longer than the checks of a process may take."""
 
 
 class Members(Struct, rename="camel"):
     members: list[dict[str, Any]]
-    """What each says of itself: `kind`, `name`, `version`, and what was asked for."""
+    """Reports of the processes: `kind`, `name`, `version`, and the requested part."""
     silent: list[str]
-    """Why others say nothing."""
+    """Error texts of processes that did not answer."""
     unasked: list[str]
-    """Who cannot be asked, and why that is no fault."""
+    """Processes that cannot be asked, each with the reason, which is not a fault."""
 
 
 def routes(broker: Broker) -> Sequence[Route]:
     member = broker.admin.member
     return (
-        _route(DOCTOR, broker, member.doctor, "What is wrong with each process, and what to do."),
+        _route(DOCTOR, broker, member.doctor, "Findings of each process, with advice."),
         _route(SUPPORT, broker, member.support, "Settings, stacks, log and metrics of each process."),
     )
 
@@ -49,31 +49,31 @@ def _route(path: str, broker: Broker, own: Callable[[], Awaitable[dict[str, Any]
         found = Members([mine], [], unasked)
         for (name, _), answer in zip(others, said, strict=True):
             if isinstance(answer, NotFound):
-                unasked.append(f"{name}: it is of a version that says nothing of itself")
+                unasked.append(f"{name}: its version does not support this request")
             elif isinstance(answer, QuireError):
-                found.silent.append(f"{name} does not say how it is: {answer}")
+                found.silent.append(f"{name} did not report: {answer}")
             else:
                 found.members += answer.get("members", [answer])
         return found
 
     ask.__doc__ = says
-    return Route("GET", path, ask, flag("here"), answer=to_builtins, shows=Members, may=Action.SUPERUSER)
+    return Route("GET", path, ask, flag("here"), may=Action.SUPERUSER)
 
 
 def _other_brokers(broker: Broker) -> Iterator[tuple[str, str]]:
-    """What each is called, and where it is asked."""
+    """Yield the names of the other brokers and their REST URLs."""
     addresses = broker.addresses
-    for row in broker.ownership.brokers():
-        urls = row["httpUrl"], row["httpUrlTls"]
+    for one in broker.ownership.brokers():
+        urls = one.http_url, one.http_url_tls
         if urls != (addresses.http_url, addresses.http_url_tls):
-            yield f"broker {row['broker']}", broker.fan_out.peers.choose(*urls)
+            yield f"broker {one.broker}", broker.fan_out.peers.choose(*urls)
 
 
 def _bookies(broker: Broker, unasked: list[str]) -> Iterator[tuple[str, str]]:
     for record in broker.services.ledgers.available():
         if record.http_url:
             yield f"bookie {record.address}", record.http_url
-        elif record.address:  # one without is of this very process
+        elif record.address:  # a bookie without an address is part of this process
             unasked.append(f"bookie {record.address}: it has no HTTP port (--http)")
 
 

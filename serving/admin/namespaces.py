@@ -1,11 +1,12 @@
-"""`/admin/v2/namespaces`: namespaces and their policies.
+"""`/admin/v2/namespaces`: namespaces and their bundles.
 
-The policies themselves are in `policies`, which serves them for namespaces and topics alike.
+`policies` serves the policies of both namespaces and topics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Literal
@@ -16,9 +17,9 @@ from quire.metadata.records import NamespaceRecord, Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
 from quire.serving.admin import policy_json
-from quire.serving.admin.login import require
 from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.permissions import are_heeded, shown_permissions
+from quire.serving.admin.policies import require_to_lift
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
@@ -31,6 +32,7 @@ from quire.serving.admin.route import (
     query,
 )
 from quire.serving.broker import Broker
+from quire.serving.policy.resolved import limits_of
 
 BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 MODES: Final = {
@@ -41,7 +43,7 @@ MODES: Final = {
 
 
 Made = tuple[Policies, tuple[str, ...] | None]
-"""Policies and boundaries, as `namespace_of` reads them."""
+"""Policies and boundaries, as returned by `namespace_of`."""
 
 
 def routes(broker: Broker) -> Sequence[Route]:
@@ -54,27 +56,35 @@ def _namespaces(broker: Broker) -> Sequence[Route]:
 
     async def show(tenant: str, namespace: str) -> dict[str, Any]:
         record = await namespaces.get(tenant, namespace)
-        permissions = shown_permissions(record.policies) if are_heeded(broker) else {}
-        return {**policy_json.shown(record.policies, cluster), **permissions, "bundles": _bundles_of(record)}
+        shown = {**policy_json.shown(record.policies, cluster), **shown_permissions(record.policies)}
+        return {**shown, "bundles": _bundles_of(record)}
 
     async def create(tenant: str, namespace: str, made: Made, request: web.Request) -> None:
-        if policy_json.has_limits(made[0]):
-            await require(request, Action.SUPERUSER)
+        await require_to_lift(request, limits_of(made[0]))
         await namespaces.create(tenant, namespace, *made)
+
+    async def delete(tenant: str, namespace: str, request: web.Request) -> None:
+        """Delete an empty namespace. Only a superuser may delete one that has limits."""
+        with suppress(NotFound):  # a deletion in progress is continued
+            record = await namespaces.get(tenant, namespace)
+            await require_to_lift(request, limits_of(record.policies))
+        await namespaces.delete(tenant, namespace)
 
     async def topics(tenant: str, namespace: str, domains: Sequence[str]) -> list[str]:
         found = [await broker.fan_out.topics(tenant, namespace, domain) for domain in domains]
         return sorted(name for names in found for name in names)
 
     clear_all = partial(subscriptions.clear_backlog, name=None)
-    policies = body(lambda value: namespace_of(value, cluster), dict[str, Any] | None)
+    policies = body(
+        partial(namespace_of, cluster=cluster, is_authorizing=are_heeded(broker)), dict[str, Any] | None
+    )
     mode = query("mode", _domains, "PERSISTENT", kind=Literal[tuple(MODES)])
     of_one = *OF_NAMESPACE, SUBSCRIPTION_NAME
     return (
         Route("GET", "/admin/v2/namespaces/{tenant}", namespaces.list, TENANT, may=Action.ADMINISTER),
         Route("GET", NAMESPACE, show, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies, REQUEST, may=Action.ADMINISTER),
-        Route("DELETE", NAMESPACE, namespaces.delete, *OF_NAMESPACE, may=Action.ADMINISTER),
+        Route("DELETE", NAMESPACE, delete, *OF_NAMESPACE, REQUEST, may=Action.ADMINISTER),
         Route("GET", f"{NAMESPACE}/topics", topics, *OF_NAMESPACE, mode, may=Action.LIST_TOPICS),
         Route("POST", f"{NAMESPACE}/clearBacklog", clear_all, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route(
@@ -147,7 +157,7 @@ def _bundles_of(record: NamespaceRecord) -> dict[str, Any]:
 
 
 def _domains(mode: str) -> Sequence[str]:
-    """Of the topics that are asked for."""
+    """Return the domains that a mode selects."""
     if mode.upper() not in MODES:
-        raise ConfigurationError(f"{mode.upper()[:40]!r} is no mode of topics: use {', '.join(MODES)}")
+        raise ConfigurationError(f"invalid mode {mode.upper()[:40]!r}: use {', '.join(MODES)}")
     return MODES[mode.upper()]

@@ -1,11 +1,11 @@
-"""`/quire/v1/openapi.json`: the REST interface as an OpenAPI 3.1 document, made from its rows and from nothing else.
+"""`/quire/v1/openapi.json`: the REST interface as an OpenAPI 3.1 document, generated from its rows.
 
-What a row takes stands in its arguments' kinds, what it answers in the types of what it calls (or in `shows`), what may
-go wrong in `refusals.REFUSALS`, who may ask in `may`. Kinds are types, of which msgspec makes JSON Schema. A row that
-does not say enough raises `TypeError`, and a test asks each.
+Parameters are derived from the kinds of a row's arguments, responses from the type of the called function (or from
+`shows`), errors from `refusals.REFUSALS`, and permissions from `may`. Kinds are types, for which msgspec generates JSON
+Schema. An incomplete row raises `TypeError`; a test checks all rows.
 
-Bodies are taken more widely than they are shown: some of Pulsar's tools send numbers in quotes, and null for what they
-do not say. So each schema of a body is a component of its own, `NAME.sent`.
+Request bodies may contain more than their schema says: some of Pulsar's tools send numbers in quotes, and null for
+unset fields. So each schema of a request body is a separate component, `NAME.sent`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, NoReturn, Union, get_args, get_origin,
 
 import msgspec
 from aiohttp import web
+from msgspec import StructMeta
 
 from quire import __version__
 from quire.security.authorization import Action
@@ -28,7 +29,7 @@ from quire.serving.admin.route import Argument, Route
 PATH: Final = "/quire/v1/openapi.json"
 JSON: Final = "application/json"
 QUOTED: Final = {"type": "string", "pattern": "^-?[0-9]{1,20}$"}
-"""A number as some tools send it."""
+"""Schema of a number in quotes, as some tools send it."""
 
 SECURITY: Final = {
     "token": {"type": "http", "scheme": "bearer"},
@@ -36,7 +37,7 @@ SECURITY: Final = {
     "certificate": {"type": "mutualTLS"},
 }
 NEEDS: Final = {
-    Action.OPEN: "to be let in",
+    Action.OPEN: "authentication",
     Action.LOOKUP: "produce or consume on the topic",
     Action.PRODUCE: "produce on the topic",
     Action.CONSUME: "consume on the topic",
@@ -49,14 +50,14 @@ _ALTERNATIVES: Final = re.compile(r"[\w-]+(?:\|[\w-]+)*")
 
 
 def route(rows: Sequence[Route], *, asks_who: bool) -> Route:
-    """The row that shows the document of `rows` and of itself; `asks_who`: whether callers have to log in."""
+    """Return the row that serves the document of `rows` and itself; `asks_who` is True if callers authenticate."""
 
     @cache
     def encoded() -> bytes:
         return msgspec.json.encode(document([*rows, this], __version__, asks_who=asks_who))
 
     def show() -> Annotated[web.Response, "application/json"]:
-        """This document."""
+        """Return this document."""
         return web.Response(body=encoded(), content_type=JSON)
 
     this = Route("GET", PATH, show, may=Action.OPEN)
@@ -64,7 +65,10 @@ def route(rows: Sequence[Route], *, asks_who: bool) -> Route:
 
 
 def document(rows: Iterable[Route], version: str, *, asks_who: bool = True) -> dict[str, Any]:
-    """OpenAPI 3.1 of `rows`. Raises `TypeError` for a row that does not say what it takes or answers."""
+    """Generate the OpenAPI 3.1 document of `rows`.
+
+    Raises `TypeError` for a row without types of arguments or response.
+    """
     rows = list(rows)
     taken, sent = _schemas([one.kind for row in rows for one in row.arguments], "{name}.sent")
     answers, shown = _schemas([_content(answer_of(row)) for row in rows], "{name}")
@@ -74,7 +78,7 @@ def document(rows: Iterable[Route], version: str, *, asks_who: bool = True) -> d
         methods, method = paths.setdefault(template(row), {}), row.method.lower()
         if method in methods:
             raise TypeError(
-                f"{row.method} {row.path} stands twice, for {template(row)} is all that is shown of it"
+                f"{row.method} {row.path} conflicts with another row: both are {template(row)} in the document"
             )
         arguments = [(one, next(schemas)) for one in row.arguments]
         methods[method] = _operation(row, arguments, answer, asks_who=asks_who)
@@ -83,7 +87,7 @@ def document(rows: Iterable[Route], version: str, *, asks_who: bool = True) -> d
         "info": {
             "title": "Quire",
             "version": version,
-            "summary": "Pulsar's /admin/v2, and what is Quire's own.",
+            "summary": "Pulsar's admin API under /admin/v2, and Quire's own requests under /quire/v1.",
         },
         "servers": [{"url": "/"}],
         "paths": paths,
@@ -97,12 +101,12 @@ def document(rows: Iterable[Route], version: str, *, asks_who: bool = True) -> d
 
 
 def template(row: Route) -> str:
-    """The row's path as OpenAPI writes it, without the patterns."""
+    """Return the row's path in OpenAPI's notation, without regular expressions."""
     return _IN_PATH.sub(r"{\1}", row.path)
 
 
 def answer_of(row: Route) -> Any:
-    """The type of what becomes JSON; NoReturn of a row that only refuses. Raises `TypeError` when it is not said."""
+    """Return the type of a row's JSON; NoReturn for a row that always fails. Raises `TypeError` if it is unknown."""
     found = row.shows
     if found is None:
         call = row.call if row.answer is None else row.answer
@@ -112,9 +116,7 @@ def answer_of(row: Route) -> Any:
     if get_origin(found) in (Awaitable, Coroutine):
         found = get_args(found)[-1]
     if found in (Any, web.Response):
-        raise TypeError(
-            f"{row.method} {row.path} does not say what it answers: give its call a type, or `shows`"
-        )
+        raise TypeError(f"{row.method} {row.path} has no response type: annotate its call, or set `shows`")
     return NoneType if found is None else found
 
 
@@ -136,19 +138,21 @@ def _operation(
     for one, schema in arguments:
         if one.place == "body":
             required = not _is_optional(one.kind) and not one.names
-            content = {JSON: {"schema": _widened(schema)}}
-            operation["requestBody"] = {"required": required, "content": content}
+            wanted = _widened(schema)
+            if one.names:
+                wanted = {"anyOf": [wanted, {"type": "null"}]}  # null if the value is in the query
+            operation["requestBody"] = {"required": required, "content": {JSON: {"schema": wanted}}}
     return operation
 
 
 def _name(row: Route) -> str:
-    """Of an operation: the method and the words of the path."""
+    """Return an operation's id: the method and the words of the path."""
     words = template(row).removeprefix("/admin/v2").replace("{", "of_").split("/")
     return "_".join((row.method.lower(), *(re.sub(r"\W", "", word) for word in words[1:])))
 
 
 def _tag(row: Route) -> str:
-    """The resource that it belongs to, by the path."""
+    """Return the resource of an operation, from its path."""
     word = template(row).split("/")[3]
     return {"{domain}": "topics", "topic": "lookup"}.get(word, word)
 
@@ -182,16 +186,16 @@ def _in_query(arguments: Sequence[tuple[Argument, Any]]) -> list[dict[str, Any]]
 def _answered(kind: Any, schema: Any) -> dict[str, Any]:
     if kind is NoReturn:
         return {}
-    done = {"204": {"description": "It is done, or there is nothing to say."}}
+    done = {"204": {"description": "The request succeeded, and the response has no content."}}
     if kind is NoneType:
         return done
     media = get_args(kind)[1] if _is_response(kind) else JSON
-    said = {"200": {"description": "The answer.", "content": {media: {"schema": schema}}}}
+    said = {"200": {"description": "The request succeeded.", "content": {media: {"schema": schema}}}}
     return {**said, **done} if _is_optional(kind) else said
 
 
 def _refusals(row: Route, *, asks_who: bool) -> dict[str, Any]:
-    """What may go wrong; of a row that takes nothing only what may go wrong anywhere."""
+    """Return the errors of a row; for a row without arguments, only the general ones."""
     statuses = {
         one.status for one in REFUSALS if one.is_anywhere or row.arguments or answer_of(row) is NoReturn
     }
@@ -203,7 +207,7 @@ def _refusals(row: Route, *, asks_who: bool) -> dict[str, Any]:
 
 
 def _refused(one: Refusal) -> dict[str, Any]:
-    """A redirection has a header, a refusal its reason."""
+    """Describe an error response: a redirection has a header, others a reason."""
     if one.status < 400:
         location = {"Location": {"required": True, "schema": {"type": "string"}}}
         return {"description": one.says, "headers": location}
@@ -215,13 +219,25 @@ def _refused(one: Refusal) -> dict[str, Any]:
 
 
 def _schemas(kinds: Sequence[Any], name: str) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The JSON Schema of each, and what they refer to, called by `name`."""
-    found, components = msgspec.json.schema_components(kinds, ref_template=f"#/components/schemas/{name}")
-    return found, {name.format(name=one): schema for one, schema in components.items()}
+    """Return the JSON Schemas of types, and those of the types that they refer to, by `name`."""
+    parts = [_alternatives(kind) for kind in kinds]
+    found, components = msgspec.json.schema_components(
+        [one for some in parts for one in some], ref_template=f"#/components/schemas/{name}"
+    )
+    schemas = iter(found)
+    shown = [[next(schemas) for _ in some] for some in parts]
+    joined = [some[0] if len(some) == 1 else {"anyOf": some} for some in shown]
+    return joined, {name.format(name=one): schema for one, schema in components.items()}
+
+
+def _alternatives(kind: Any) -> Sequence[Any]:
+    """Return the members of a union of structs, for which msgspec generates no schema; else the type itself."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return members if members and all(isinstance(one, StructMeta) for one in members) else (kind,)
 
 
 def _content(kind: Any) -> Any:
-    """What a schema is made of: not of None beside something, which is 204, nor of bytes."""
+    """Return the type for a schema: without None, which means status 204; `Any` for a response that is not JSON."""
     if kind is NoReturn or _is_response(kind):
         return Any
     rest = [one for one in get_args(kind) if one is not NoneType]
@@ -237,7 +253,7 @@ def _is_optional(kind: Any) -> bool:
 
 
 def _widened(schema: Any) -> Any:
-    """What is taken where `schema` is meant: numbers in quotes, null for a field that need not be there."""
+    """Extend `schema` to the accepted input: numbers in quotes, null for optional fields."""
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "integer":

@@ -1,8 +1,8 @@
-"""`/quire/v1/overview` and `/quire/v1/whoami`: the cluster at a glance, and who asks. The first page of the console.
+"""`/quire/v1/overview` and `/quire/v1/whoami`: summary of the cluster, and the caller, for the console's first page.
 
-What is in the overview costs no walk over topics or segments, so it can be asked every few seconds. Each broker tells
-of itself; one that does not answer is listed by what it reported last, and why it is silent is said beside.
-What each process says of itself at length is in `members`.
+The overview needs no scan of topics or segments, so it can be requested every few seconds. Each broker reports on
+itself. For a broker that does not answer, the list contains its last load report, and the error. `members` has more
+detailed reports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aiohttp import web
-from msgspec import Struct, to_builtins
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from quire import __version__
 from quire.security.authorization import Action
@@ -21,12 +22,15 @@ from quire.serving.admin.login import identity_of
 from quire.serving.admin.route import REQUEST, Route
 from quire.serving.broker import Broker
 from quire.serving.model.rates import Rate
+from quire.serving.ownership.peers import reader_of
+from quire.serving.ownership.port import BrokerStats
+from quire.tiering.offload import OffloadStatus
 
 OVERVIEW: Final = "/quire/v1/overview"
 
 
 class BrokerNow(Struct, rename="camel"):
-    """What a broker tells of itself. Rates are per second."""
+    """Report of one broker. Rates are per second."""
 
     http_url: str
     http_url_tls: str
@@ -38,20 +42,25 @@ class BrokerNow(Struct, rename="camel"):
     warnings: list[str]
 
 
+class BrokerSeen(BrokerStats):
+    """A broker's last report, and `now` if it answered."""
+
+    now: BrokerNow | None
+
+
 class Overview(Struct, rename="camel"):
     cluster: str
-    brokers: list[dict[str, Any]]
-    """As `/quire/v1/brokers`; of those that answered with a field `now`."""
+    brokers: list[BrokerSeen]
     bookies: list[dict[str, Any]]
     repair: dict[str, Any]
-    archive: dict[str, Any] | None
-    """What the broker that was asked does for it; None where there is no archive."""
+    archive: OffloadStatus | None
+    """Archiving on the broker that serves the request; None without an archive."""
     silent: list[str]
 
 
 class Who(Struct, rename="camel"):
     role: str
-    """Empty where nobody logs in."""
+    """Role of the caller; empty without authentication."""
     asks_who: bool
     is_superuser: bool
     cluster: str
@@ -62,7 +71,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     rate, clock = Rate(), broker.services.clock
 
     def now() -> BrokerNow:
-        """This broker alone, as it is asked by others."""
+        """Report on this broker only, for other brokers."""
         messages, bytes_in = rate.per_second(clock.monotonic(), *broker.registry.totals.incoming())
         return BrokerNow(
             broker.addresses.http_url,
@@ -76,18 +85,18 @@ def routes(broker: Broker) -> Sequence[Route]:
         )
 
     async def overview() -> Overview:
-        """Of the whole cluster."""
+        """Report on the whole cluster."""
         bookies, offloading = broker.admin.bookies, broker.offloading
         answers, every, repair = await asyncio.gather(
-            broker.fan_out.others("GET", f"{OVERVIEW}/here"), bookies.all(), bookies.repair()
+            broker.fan_out.ask_brokers("GET", f"{OVERVIEW}/here"), bookies.all(), bookies.repair()
         )
-        said = [to_builtins(now()), *answers.said]
-        by_url = {url: one for one in said for url in (one["httpUrl"], one["httpUrlTls"]) if url}
+        said = [now(), *map(reader_of(BrokerNow), answers.said)]
+        by_url = {url: one for one in said for url in (one.http_url, one.http_url_tls) if url}
         brokers = [
-            {**row, "now": by_url.get(row["httpUrl"]) or by_url.get(row["httpUrlTls"])}
-            for row in broker.ownership.brokers()
+            BrokerSeen(**asdict(one), now=by_url.get(one.http_url) or by_url.get(one.http_url_tls))
+            for one in broker.ownership.brokers()
         ]
-        archive = None if offloading is None else offloading.status()
+        archive = None if offloading is None else offloading.offloader.status()
         return Overview(broker.services.settings.cluster, brokers, every, repair, archive, answers.silent)
 
     def who(request: web.Request) -> Who:
@@ -101,8 +110,8 @@ def routes(broker: Broker) -> Sequence[Route]:
         )
 
     return (
-        Route("GET", f"{OVERVIEW}/here", now, answer=to_builtins, shows=BrokerNow, may=Action.SUPERUSER),
-        Route("GET", OVERVIEW, overview, answer=to_builtins, shows=Overview, may=Action.SUPERUSER),
+        Route("GET", f"{OVERVIEW}/here", now, may=Action.SUPERUSER),
+        Route("GET", OVERVIEW, overview, may=Action.SUPERUSER),
         *members.routes(broker),
-        Route("GET", "/quire/v1/whoami", who, REQUEST, answer=to_builtins, shows=Who, may=Action.OPEN),
+        Route("GET", "/quire/v1/whoami", who, REQUEST, may=Action.OPEN),
     )

@@ -1,7 +1,7 @@
-"""`/quire/v1/topics/…/messages`: messages as people read them, decoded by their schemas, and left where they are.
+"""`/quire/v1/topics/…/messages`: readable messages, decoded by their schemas, which stay unacknowledged.
 
-Nothing is taken from a subscription. Of what is large the beginning is shown. Looking into entries and values is done
-on helper threads, for both are other people's and may be made to take long.
+Long values are truncated. Entries and values are decoded on helper threads, because clients determine their content,
+and decoding may take long.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import FRAME_BYTES_MAX
 from quire.security.authorization import Action
 from quire.serving.admin.requests import natural
 from quire.serving.admin.route import SUBSCRIPTION_NAME, TOPIC_NAME, Natural, Route, query, query_number
 from quire.serving.admin.storage import TOPIC
 from quire.serving.broker import Broker
-from quire.serving.cluster.peeking import Entry
 from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.names import TopicName
+from quire.serving.operations import peeking
+from quire.serving.operations.peeking import Entry
 from quire.serving.schema.definition import Definition
 from quire.serving.schema.reading import shown
 from quire.wire.message import DecodedMessage, Undecodable, messages_of, plain_payload, read_metadata
@@ -29,7 +31,11 @@ from quire.wire.message import DecodedMessage, Undecodable, messages_of, plain_p
 MESSAGES_MAX: Final = 100
 TEXT_CHARS_MAX: Final = 4096
 DECODED_BYTES_MAX: Final = 32 << 20
-"""After so much of payloads that were compressed no further entry is looked into."""
+"""Limit, in bytes, of one entry's decompressed payload, and of the total after which no further entry is decompressed.
+"""
+
+LOOK_HOLDS: Final = peeking.BYTES_MAX + FRAME_BYTES_MAX + 2 * DECODED_BYTES_MAX
+"""Memory, in bytes, for the entries and their decompressed payloads."""
 
 PROPERTIES_MAX: Final = 50
 PROPERTY_CHARS_MAX: Final = 500
@@ -38,10 +44,10 @@ Latest = Literal["latest"]
 
 
 class Look(Struct, rename="camel"):
-    """A message, or an entry of which that is not to be had (then `problem` says why)."""
+    """Message; if `problem` is not empty, an entry or value that cannot be decoded, with the reason."""
 
     position: str
-    """`ledger:entry`, and `:index` for one of a batch."""
+    """`ledger:entry`, followed by `:index` for a message of a batch."""
     publish_time_ms: int = 0
     event_time_ms: int = 0
     producer: str = ""
@@ -51,14 +57,14 @@ class Look(Struct, rename="camel"):
     size: int = 0
     schema_version: int | None = None
     text: str | None = None
-    """None: the value is null."""
+    """Value as text; None if the value is null."""
     form: Literal["json", "text", "hex"] = "text"
     is_cut: bool = False
     problem: str = ""
 
 
 class _Found(Struct):
-    """A message, and the number of its schema's version; None where its producer named none."""
+    """Message, and the version number of its schema; None if it has no version."""
 
     position: str
     message: DecodedMessage | None = None
@@ -67,17 +73,17 @@ class _Found(Struct):
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    peeking, schemas, helpers = broker.admin.peeking, broker.registry.schemas, broker.services.helpers
+    looks_at, schemas, helpers = broker.admin.peeking, broker.registry.schemas, broker.services.helpers
 
     async def since(start: Latest | Position, time: int | None, count: int, topic: TopicName) -> list[Look]:
         if time is not None:
-            return await read(topic, await peeking.since_time(topic, time, count), count)
+            return await read(topic, await looks_at.since_time(topic, time, count), count)
         if isinstance(start, Position):
-            return await read(topic, await peeking.since(topic, start, count), count)
-        return await read(topic, await peeking.last(topic, count), count, from_end=True)
+            return await read(topic, await looks_at.since(topic, start, count), count)
+        return await read(topic, await looks_at.last(topic, count), count, from_end=True)
 
     async def waiting(count: int, topic: TopicName, subscription: str) -> list[Look]:
-        return await read(topic, await peeking.unacknowledged(topic, subscription, count), count)
+        return await read(topic, await looks_at.unacknowledged(topic, subscription, count), count)
 
     async def read(
         topic: TopicName, entries: Sequence[Entry], count: int, *, from_end: bool = False
@@ -100,8 +106,8 @@ def routes(broker: Broker) -> Sequence[Route]:
             query("time", _time, kind=Natural),
             count,
             TOPIC_NAME,
-            answer=_json,
             may=Action.CONSUME,
+            holds=LOOK_HOLDS,
         ),
         Route(
             "GET",
@@ -110,14 +116,10 @@ def routes(broker: Broker) -> Sequence[Route]:
             count,
             TOPIC_NAME,
             SUBSCRIPTION_NAME,
-            answer=_json,
             may=Action.CONSUME,
+            holds=LOOK_HOLDS,
         ),
     )
-
-
-def _json(looks: list[Look]) -> list[dict[str, Any]]:
-    return [to_builtins(one) for one in looks]
 
 
 def _start(text: str) -> Latest | Position:
@@ -127,7 +129,7 @@ def _start(text: str) -> Latest | Position:
         return EARLIEST
     ledger, colon, entry = text.partition(":")
     if not colon:
-        raise ConfigurationError("from in the query is latest, earliest or LEDGER:ENTRY")
+        raise ConfigurationError("from in the query must be latest, earliest or LEDGER:ENTRY")
     return Position(natural(ledger, "the ledger"), natural(entry, "the entry"))
 
 
@@ -139,7 +141,7 @@ def _time(text: str | None) -> int | None:
 
 
 def _messages(entries: Sequence[Entry], count: int, *, from_end: bool) -> list[_Found]:
-    """The first `count` messages of the entries, or the last. With less, what was looked into was too large."""
+    """Return the first `count` messages of the entries, or the last; fewer if the entries are too large."""
     found: list[_Found] = []
     looked_at = 0
     for entry in reversed(entries) if from_end else entries:
@@ -152,12 +154,16 @@ def _messages(entries: Sequence[Entry], count: int, *, from_end: bool) -> list[_
 
 
 def _inside(entry: Entry) -> list[_Found]:
-    """The messages of an entry, or what is wrong with it."""
+    """Return the messages of an entry, or the reason why it cannot be decoded."""
     at = f"{entry.position.ledger_id}:{entry.position.entry_id}"
     if entry.problem:
         return [_Found(at, problem=entry.problem)]
     try:
         metadata, payload = read_metadata(entry.raw)
+        if metadata.compression and metadata.uncompressed_size > DECODED_BYTES_MAX:
+            raise Undecodable(
+                f"its decompressed size is {metadata.uncompressed_size} bytes, which is too large to show"
+            )
         every = messages_of(metadata, plain_payload(metadata, payload))
     except Undecodable as error:
         return [_Found(at, problem=str(error))]
@@ -165,7 +171,7 @@ def _inside(entry: Entry) -> list[_Found]:
     return [
         _Found(at if one.batch_index < 0 else f"{at}:{one.batch_index}", one, version)
         for one in every
-        if not one.compacted_out
+        if not one.compacted_out and (not entry.left or entry.left >> one.batch_index & 1)
     ]
 
 

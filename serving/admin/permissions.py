@@ -1,13 +1,13 @@
-"""Permissions of namespaces, topics and subscriptions, as Pulsar's tools grant and revoke them; and why they allow.
+"""Permissions of namespaces, topics and subscriptions, as in Pulsar's admin API, and explanations of decisions.
 
     …/namespaces/TENANT/NAMESPACE/permissions[/ROLE]                          produce, consume, functions
-    …/namespaces/TENANT/NAMESPACE/permissions/subscription[/SUBSCRIPTION]     the roles that a subscription takes
+    …/namespaces/TENANT/NAMESPACE/permissions/subscription[/SUBSCRIPTION]     roles that may use a subscription
     …/namespaces/TENANT/NAMESPACE/subscriptionAuthMode                        None or Prefix
-    …/persistent/TENANT/NAMESPACE/TOPIC/permissions[/ROLE]
-    /quire/v1/topics/…/TOPIC/permissions/ROLE                                 what a role may there, and why
+    …/persistent/TENANT/NAMESPACE/TOPIC/permissions[/ROLE]                    produce, consume, functions
+    /quire/v1/topics/…/TOPIC/permissions/ROLE                                 a role's decisions on a topic, explained
 
-Partitions have their topic's. A topic's GET shows its namespace's with its own, as Pulsar does. Where nobody is
-authorised they are not taken (`absent`); what was granted in former times can be revoked anywhere.
+Partitions have the permissions of their topic. GET of a topic includes those of its namespace, as in Pulsar. Without
+authorization, restrictions of subscriptions are rejected (`absent`); grants can always be changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 
 GRANTED_MAX: Final = 1_000
-"""Roles of a namespace or a topic: patterns are for more."""
+"""Maximum number of roles with grants per namespace or topic; use patterns for more."""
 
 EXPLAIN: Final = (
     "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions/{role}"
@@ -48,21 +48,22 @@ _Granted = dict[str, tuple[str, ...]]
 
 
 def are_heeded(broker: Broker) -> bool:
-    """Whether permissions mean anything here."""
+    """Return whether permissions are enforced."""
     return broker.registry.guard is not None and broker.registry.guard.authorization.is_enabled
 
 
 def roles_of(value: Any) -> tuple[str, ...]:
-    """A list of roles, each once. Raises `ConfigurationError`."""
+    """Parse a list of roles, without duplicates. Raises `ConfigurationError`."""
     if not isinstance(value, list) or not all(map(is_grantable, value)) or len(value) > GRANTED_MAX:
         raise ConfigurationError(
-            f"roles must be a list of at most {GRANTED_MAX} texts of 1 to 256 characters, without / and controls"
+            f"roles must be a list of at most {GRANTED_MAX} strings of 1 to 256 characters, "
+            "without / and control characters"
         )
     return tuple(dict.fromkeys(value))
 
 
 def shown_permissions(policies: Policies) -> dict[str, Any]:
-    """As Pulsar shows them among a namespace's policies."""
+    """Return permissions in the form of Pulsar's policies of a namespace."""
     granted = {
         "namespace_auth": policies.permissions,
         "destination_auth": {},
@@ -73,30 +74,37 @@ def shown_permissions(policies: Policies) -> dict[str, Any]:
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    policies = broker.admin.policies
-
-    async def revoke(tenant: str, namespace: str, role: str) -> None:
-        await policies.change_namespace(tenant, namespace, _changing("permissions", role, None))
-
-    found = [
-        Route(
-            "DELETE",
-            f"{NAMESPACE}/permissions/{{role}}",
-            revoke,
-            *OF_NAMESPACE,
-            path("role"),
-            may=Action.ADMINISTER,
-        )
-    ]
+    """Return the routes of permissions. Without authorization, grants are accepted, but restrictions are rejected."""
+    found = [*_of_namespaces(broker), *_of_topics(broker)]
     if are_heeded(broker):
-        found += [*_of_namespaces(broker), *_of_subscriptions(broker), *_of_topics(broker), _explain(broker)]
+        found += [*_of_subscriptions(broker), _explain(broker)]
     return found
 
 
 def _role(text: str) -> str:
     if not is_grantable(text):
-        raise ConfigurationError("a role has 1 to 256 characters, without / and control characters")
+        raise ConfigurationError("a role must have 1 to 256 characters, without / and control characters")
     return text
+
+
+def granted_of(value: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Parse the permissions by role for a new namespace. Raises `ConfigurationError`."""
+    if len(value) > GRANTED_MAX:
+        raise _too_many()
+    return {_role(role): _permissions(one) for role, one in value.items()}
+
+
+def subscription_roles_of(value: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Parse the roles by subscription for a new namespace. Raises `ConfigurationError`."""
+    if len(value) > GRANTED_MAX:
+        raise _too_many()
+    return {name: roles_of(one) for name, one in value.items() if one}
+
+
+def _too_many() -> ConfigurationError:
+    return ConfigurationError(
+        f"permissions can be granted to at most {GRANTED_MAX} roles: use a pattern, such as app-*"
+    )
 
 
 def _permissions(value: Any) -> tuple[str, ...]:
@@ -104,7 +112,7 @@ def _permissions(value: Any) -> tuple[str, ...]:
         raise ConfigurationError("the request's body must be a list of permissions")
     strange = [one for one in value if one not in PERMISSIONS]
     if strange:
-        raise ConfigurationError(f"{strange[0][:40]!r} is no permission here: use {', '.join(PERMISSIONS)}")
+        raise ConfigurationError(f"invalid permission {strange[0][:40]!r}: use {', '.join(PERMISSIONS)}")
     return tuple(dict.fromkeys(value))
 
 
@@ -113,16 +121,14 @@ GRANTED: Final = body(_permissions, list[Permission])
 
 
 def _changing(field: str, key: str, value: tuple[str, ...] | None) -> Callable[[Policies], Policies]:
-    """A change of policies: `key` gets `value`, or goes."""
+    """Return a change of policies that sets `key` to `value`, or removes it if `value` is None."""
 
     def change(all: Policies) -> Policies:
         granted: _Granted = {name: one for name, one in getattr(all, field).items() if name != key}
         if value is not None:
             granted[key] = value
         if len(granted) > GRANTED_MAX:
-            raise ConfigurationError(
-                f"permissions are granted to {GRANTED_MAX} at most: use a pattern, such as app-*"
-            )
+            raise _too_many()
         return replace(all, **{field: granted})
 
     return change
@@ -137,8 +143,12 @@ def _of_namespaces(broker: Broker) -> Sequence[Route]:
     async def grant(tenant: str, namespace: str, role: str, permissions: tuple[str, ...]) -> None:
         await policies.change_namespace(tenant, namespace, _changing("permissions", role, permissions))
 
+    async def revoke(tenant: str, namespace: str, role: str) -> None:
+        await policies.change_namespace(tenant, namespace, _changing("permissions", role, None))
+
     every, one = f"{NAMESPACE}/permissions", f"{NAMESPACE}/permissions/{{role}}"
     return (
+        Route("DELETE", one, revoke, *OF_NAMESPACE, path("role"), may=Action.ADMINISTER),
         Route("GET", every, show, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route(
             "POST",
@@ -168,8 +178,8 @@ def _of_subscriptions(broker: Broker) -> Sequence[Route]:
             rest = tuple(one for one in before if one != role)
             if before and not rest:
                 raise InUse(
-                    f"{role} is the last role that the subscription {subscription} takes, and without any it takes "
-                    "everybody: grant it to another one first, or to an empty list to open it"
+                    f"{role} is the last role of subscription {subscription}, and without roles it is open to "
+                    "every role: first grant it to another role, or to an empty list to open it"
                 )
             return _changing("subscription_permissions", subscription, rest or None)(all)
 
@@ -185,7 +195,7 @@ def _of_subscriptions(broker: Broker) -> Sequence[Route]:
         )
 
     every, may = f"{NAMESPACE}/permissions/subscription", Action.ADMINISTER
-    one, in_body = (*OF_NAMESPACE, SUBSCRIPTION_NAME), body(_mode, Literal["None", "Prefix"])
+    one, in_body = (*OF_NAMESPACE, SUBSCRIPTION_NAME), body(mode_of, Literal["None", "Prefix"])
     return (
         Route("GET", every, show, *OF_NAMESPACE, may=may),
         Route("POST", f"{every}/{{subscription}}", grant, *one, body(roles_of, list[_Role]), may=may),
@@ -202,9 +212,9 @@ def _of_subscriptions(broker: Broker) -> Sequence[Route]:
     )
 
 
-def _mode(value: Any) -> bool | None:
+def mode_of(value: Any) -> bool | None:
     if not isinstance(value, str) or value not in _MODES:
-        raise ConfigurationError("subscriptionAuthMode is None or Prefix")
+        raise ConfigurationError("subscriptionAuthMode must be None or Prefix")
     return _MODES[value]
 
 
@@ -214,7 +224,7 @@ def _of_topics(broker: Broker) -> Sequence[Route]:
     async def show(topic: TopicName) -> dict[str, list[str]]:
         found = {**(await broker.namespaces.get(topic.tenant, topic.namespace)).policies.permissions}
         if topic.is_persistent:
-            for role, permissions in (await policies.of_topic(topic)).permissions.items():
+            for role, permissions in (await policies.own(topic)).permissions.items():
                 found[role] = tuple(dict.fromkeys((*found.get(role, ()), *permissions)))
         return {role: list(permissions) for role, permissions in found.items()}
 
@@ -222,8 +232,8 @@ def _of_topics(broker: Broker) -> Sequence[Route]:
         await policies.change_topic(_persistent(topic), _changing("permissions", role, permissions))
 
     async def revoke(topic: TopicName, role: str) -> None:
-        if role not in (await policies.of_topic(_persistent(topic))).permissions:
-            raise InUse(f"nothing is granted to {role} on {topic} itself: see its namespace")
+        if role not in (await policies.own(_persistent(topic))).permissions:
+            raise InUse(f"{role} has no permissions on topic {topic} itself, only on its namespace, if any")
         await policies.change_topic(topic, _changing("permissions", role, None))
 
     every, one = f"{TOPIC}/permissions", f"{TOPIC}/permissions/{{role}}"
@@ -245,7 +255,7 @@ def _of_topics(broker: Broker) -> Sequence[Route]:
 def _persistent(topic: TopicName) -> TopicName:
     if not topic.is_persistent:
         raise ConfigurationError(
-            f"{topic} keeps nothing, and has the permissions of its namespace: grant them there"
+            f"non-persistent topic {topic} has the permissions of its namespace: grant them there"
         )
     return topic
 

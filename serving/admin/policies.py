@@ -1,21 +1,22 @@
-"""Policies over REST, of a namespace (`/admin/v2/namespaces/…`) and of a topic (`/admin/v2/persistent/…`).
+"""REST requests for the policies of namespaces (`/admin/v2/namespaces/…`) and topics (`/admin/v2/persistent/…`).
 
-`policy_json` has the rows, a policy each, and their JSON. `DELETE` returns a policy to the level above: the namespace,
-at last the broker's default. A GET says what this level prescribes, 204 for nothing, as Pulsar does (its clients read
-null as zero); a topic's with `?applied=true` says what holds.
+`policy_json` contains a row for each policy, with its JSON. `DELETE` unsets a policy, so that the level above applies:
+the namespace, and finally the broker's default. GET returns the value set at this level, 204 if it is not set, as in
+Pulsar (its clients read null as zero); for a topic with `?applied=true` it returns the effective value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from msgspec.structs import replace
+from aiohttp import web
 
 from quire.metadata.records import Policies
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, VersionConflict
 from quire.security.authorization import Action
+from quire.serving.admin.login import require
 from quire.serving.admin.policy_json import (
     POLICIES,
     QUOTAS,
@@ -26,9 +27,11 @@ from quire.serving.admin.policy_json import (
     quotas_shown,
     topic_policies_shown,
 )
+from quire.serving.admin.requests import Absent
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
+    REQUEST,
     TOPIC_NAME,
     Argument,
     Route,
@@ -39,33 +42,36 @@ from quire.serving.admin.route import (
 )
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
+from quire.serving.policy.resolved import NO_POLICIES, limits_of
 
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
 BY_TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}/policies"
 BY_NAMESPACE = "/quire/v1/namespaces/{tenant}/{namespace}/policies"
 REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
-"""What one broker asks of the others when it has changed a policy: to heed it before the change is answered."""
+"""Path of the request with which a broker makes the others apply changed policies, before it answers the change."""
 
 ICEBERG = "/quire/v1/iceberg"
-"""All topics of the cluster for which an Iceberg table is kept fresh, and what is prescribed of it."""
+"""Path of the list of all topics of the cluster for which an Iceberg table is maintained, with their policies."""
 
 HEEDED = ("deduplicationEnabled", "maxMessageSize")
-"""A topic's policies that writers ask for before they write: who may use the topic may read them."""
+"""Policies of a topic that producers read before they write: clients of the topic may read them."""
 
 Change = Callable[[Policies], Policies]
 
 
 @dataclass(frozen=True)
 class _Level:
-    """Namespaces or topics: how the policies of one are read and changed."""
+    """Level of policies (namespaces or topics), with the functions that read and change policies at this level."""
 
     path: str
     names: Sequence[Argument]
     read: Callable[..., Awaitable[Any]]
     change: Callable[..., Awaitable[None]]
-    """Takes the names and a `Change`."""
+    """Function of the names and a `Change`."""
     which: Sequence[Argument] = ()
-    """What else `read` takes."""
+    """Additional arguments of `read`."""
+    change_which: Sequence[Argument] = ()
+    """Additional arguments of `change`, after the `Change`."""
 
 
 def routes(broker: Broker) -> Sequence[Route]:
@@ -74,34 +80,49 @@ def routes(broker: Broker) -> Sequence[Route]:
     async def of_namespace(tenant: str, namespace: str) -> Policies:
         return (await broker.namespaces.get(tenant, namespace)).policies
 
-    async def of_topic(topic: TopicName, *, applied: bool) -> Any:
-        return await (policies.applied if applied else policies.of_topic)(topic)
+    async def of_topic(topic: TopicName, *, applied: bool, is_global: bool) -> Any:
+        found = await (policies.effective if applied else policies.own)(topic)
+        return NO_POLICIES if is_global and not applied else found
+
+    async def change_topic(topic: TopicName, change: Change, *, is_global: bool) -> None:
+        if is_global:
+            raise Absent("global policies are not supported, only those of this cluster: omit isGlobal")
+        await policies.change_topic(topic, change)
 
     namespaces = _Level(NAMESPACE, OF_NAMESPACE, of_namespace, policies.change_namespace)
-    topics = _Level(TOPIC, (TOPIC_NAME,), of_topic, policies.change_topic, (flag("applied"),))
+    is_global = flag("isGlobal", "is_global")
+    topics = _Level(TOPIC, (TOPIC_NAME,), of_topic, change_topic, (flag("applied"), is_global), (is_global,))
 
     async def tables() -> list[dict[str, str]]:
-        found = await policies.with_iceberg()
+        found = await policies.topics_with_iceberg()
         return [{"topic": str(name), **Iceberg.show(policy)} for name, policy in found.items()]
 
     async def of_both(topic: TopicName) -> dict[str, Any]:
-        """All policies of a topic by the words of their paths: what it prescribes itself, and what holds."""
-        own, applied = await policies.of_topic(topic), await policies.applied(topic)
+        """Return a topic's own and effective policies, keyed by the last path segment."""
+        own, applied = await policies.own(topic), await policies.effective(topic)
         return {"prescribed": topic_policies_shown(own), "applied": topic_policies_shown(applied)}
 
     async def of_both_levels(tenant: str, namespace: str) -> dict[str, Any]:
-        """All policies of a namespace: what it prescribes, and what holds for a topic with none of its own."""
+        """Return a namespace's own policies, and those of a topic that has none of its own."""
         prescribed = namespace_policies_shown(await of_namespace(tenant, namespace))
-        applied = namespace_policies_shown(await policies.applied_in(tenant, namespace))
+        applied = namespace_policies_shown(await broker.registry.policies.of_namespace(tenant, namespace))
         applied = {word: prescribed[word] if value is None else value for word, value in applied.items()}
         return {"prescribed": prescribed, "applied": applied}
 
-    async def forget(topic: TopicName) -> None:
-        """All but its permissions, which are granted and revoked."""
-        await policies.change_topic(topic, lambda old: Policies(permissions=old.permissions))
+    async def forget(topic: TopicName, request: web.Request) -> None:
+        """Remove all policies of a topic except permissions. Only a superuser may remove limits."""
+        limits = limits_of(await policies.own(topic))
+        await require_to_lift(request, limits)
+
+        def change(old: Policies) -> Policies:
+            if limits_of(old) != limits:
+                raise VersionConflict(f"the limits of {topic} were changed by another request; try again")
+            return Policies(permissions=old.permissions)
+
+        await policies.change_topic(topic, change)
 
     found = [
-        Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, REQUEST, may=Action.ADMINISTER),
         Route("GET", BY_TOPIC, of_both, TOPIC_NAME, may=Action.ADMINISTER),
         Route("GET", BY_NAMESPACE, of_both_levels, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
@@ -116,25 +137,32 @@ def routes(broker: Broker) -> Sequence[Route]:
     return found
 
 
+async def require_to_lift(request: web.Request, limits: Mapping[str, Any]) -> None:
+    """Check that the caller is a superuser if limits are removed. Raises `NotAuthorized`."""
+    if limits:
+        await require(request, Action.SUPERUSER)
+
+
 def _topic(text: str | None) -> TopicName | None:
     return None if text is None else TopicName.parse(text)
 
 
 def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
     def shown(prescribed: Any) -> Any:
-        value = getattr(prescribed, policy.field)
+        value = policy.of(prescribed)
         if value is None:
             return policy.unset if level.path == NAMESPACE else None
         return policy.shape.show(value)
 
-    async def put(value: Any, *names: Any) -> None:
-        await level.change(*names, _setting(policy, value))
+    async def put(value: Any, *names: Any, **which: bool) -> None:
+        await level.change(*names, _setting(policy, value), **which)
 
-    async def delete(*names: Any) -> None:
-        await level.change(*names, _setting(policy, None))
+    async def delete(*names: Any, **which: bool) -> None:
+        await level.change(*names, _setting(policy, None), **which)
 
     may = Action.SUPERUSER if policy.is_limit else Action.ADMINISTER
     path, value = f"{level.path}/{word}", body(policy.shape.parse, policy.kind, or_query=policy.topic_word)
+    changed = *level.names, *level.change_which
     reading = Action.LOOKUP if level.path == TOPIC and word in HEEDED else Action.ADMINISTER
     return (
         Route(
@@ -147,9 +175,9 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
             shows=policy.kind | None,
             may=reading,
         ),
-        Route("POST", path, put, value, *level.names, may=may),
-        Route("PUT", path, put, value, *level.names, may=may),
-        Route("DELETE", path, delete, *level.names, may=may),
+        Route("POST", path, put, value, *changed, may=may),
+        Route("PUT", path, put, value, *changed, may=may),
+        Route("DELETE", path, delete, *changed, may=may),
     )
 
 
@@ -157,13 +185,14 @@ def _quota_routes(level: _Level) -> Sequence[Route]:
     def all_shown(prescribed: Any) -> dict[str, Any]:
         return quotas_shown(prescribed) or {}
 
-    async def put(quota: PolicyJson, value: Any, *names: Any) -> None:
-        await level.change(*names, _setting(quota, quota.shape.parse(value)))
+    async def put(quota: PolicyJson, value: Any, *names: Any, **which: bool) -> None:
+        await level.change(*names, _setting(quota, quota.shape.parse(value)), **which)
 
-    async def delete(quota: PolicyJson, *names: Any) -> None:
-        await level.change(*names, _setting(quota, None))
+    async def delete(quota: PolicyJson, *names: Any, **which: bool) -> None:
+        await level.change(*names, _setting(quota, None), **which)
 
     path, value = f"{level.path}/backlogQuota", body(as_it_is, Quota, or_query="backlogQuota")
+    changed = *level.names, *level.change_which
     kind = query("backlogQuotaType", _quota, "destination_storage", kind=Literal[tuple(QUOTAS)])
     return (
         Route(
@@ -178,17 +207,17 @@ def _quota_routes(level: _Level) -> Sequence[Route]:
             answer=all_shown,
             may=Action.ADMINISTER,
         ),
-        Route("POST", path, put, kind, value, *level.names, may=Action.ADMINISTER),
-        Route("PUT", path, put, kind, value, *level.names, may=Action.ADMINISTER),
-        Route("DELETE", path, delete, kind, *level.names, may=Action.ADMINISTER),
+        Route("POST", path, put, kind, value, *changed, may=Action.ADMINISTER),
+        Route("PUT", path, put, kind, value, *changed, may=Action.ADMINISTER),
+        Route("DELETE", path, delete, kind, *changed, may=Action.ADMINISTER),
     )
 
 
 def _quota(kind: str) -> PolicyJson:
     if kind not in QUOTAS:
-        raise ConfigurationError(f"{kind!r} is not a type of backlog quota: use {' or '.join(QUOTAS)}")
+        raise ConfigurationError(f"invalid type of backlog quota {kind!r}: use {' or '.join(QUOTAS)}")
     return QUOTAS[kind]
 
 
 def _setting(policy: PolicyJson, value: Any) -> Change:
-    return lambda all: replace(all, **{policy.field: value})
+    return lambda all: policy.put(all, value)

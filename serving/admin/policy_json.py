@@ -1,12 +1,12 @@
-"""The JSON of policies: what REST takes and shows, one row each; see `policies` for where they are kept,
-and `namespace_json` for those that a namespace is made with.
+"""JSON of policies: one row for each policy, used for input and output.
 
-Each policy is one row of `POLICIES`: the path's last word in a namespace's path and in a topic's, its name in Pulsar's
-JSON of a whole namespace, the field of `Policies` that it is, and its shape. A shape is declared once and serves both
-ways: a single `Value`, or a struct with Pulsar's names, units and bounds whose fields have the names of the record that
-is kept; `Unit` says how many of ours one of Pulsar's is. What does not fit its shape is refused with what the shape
-says of itself, a struct's docstring, and with what is wrong. The two backlog quotas share a word, and the query says
-which is meant, as Pulsar's tools do it.
+`policies` serves them, and `namespace_json` parses those in the body that creates a namespace. Each policy is one row
+of `POLICIES`: the last word of its path for a namespace and for a topic, its name in Pulsar's JSON of a whole
+namespace, its field of `Policies`, and its shape. A shape is declared once for input and output: it is a single
+`Value`, or a struct with Pulsar's names, units and bounds whose fields have the names of the stored record; `Unit` is
+the factor between Pulsar's unit and the stored one. An invalid value is rejected with the shape's description, which is
+a struct's docstring, and with the reason. The two backlog quotas have the same path word, and the query selects one, as
+in Pulsar's tools.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from quire.metadata.records import (
     Record,
     RetentionPolicy,
     Storage,
+    field_names,
 )
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.serving.admin.requests import INT64_MAX, number
+from quire.serving.admin.requests import INT64_MAX, PARTITIONS_MAX, OutOfRange, asks_for_nothing, number
+from quire.serving.policy.resolved import LIMITS
 from quire.serving.policy.strategy import UNDEFINED, Strategy
 
 MINUTE_MS: Final = 60_000
 QUORUM_MAX: Final = 100
 INT64_MIN: Final = -INT64_MAX - 1
 SECONDS_MAX: Final = 1 << 32
-"""Longer times and larger sizes than anybody means; what is kept of them fits 64 bits in ms and in bytes."""
+"""Limit of times and sizes, far above useful values, so that the stored value in ms or bytes fits 64 bits."""
 
 TEXT_CHARS_MAX: Final = 1024
 INT32_MAX: Final = (1 << 31) - 1
@@ -53,13 +55,13 @@ INT32_MAX: Final = (1 << 31) - 1
 
 
 class Unit(NamedTuple):
-    """How many of ours one of Pulsar's is, of a number of which -1 means no limit."""
+    """Factor from Pulsar's unit to the stored one; -1 means unlimited."""
 
     ours: int = 1
 
 
 def _unquoted(value: Any) -> Any:
-    """Some tools send numbers in quotes."""
+    """Convert a number in quotes, as some tools send it."""
     return number(value) if isinstance(value, str) else value
 
 
@@ -72,29 +74,48 @@ def _converted(value: Any, kind: Any, says: str) -> Any:
 
 @dataclass(frozen=True)
 class Value:
-    """The shape of a policy that is a single value; it `says` what it must be."""
+    """Shape of a policy that is a single value; `says` describes valid values."""
 
     kind: Any
     says: str
     unit: int = 1
+    name: str = ""
+    """Name of the policy in Pulsar's words, which clients search for in error texts."""
 
     def parse(self, value: Any) -> Any:
-        """What is kept. Raises `ConfigurationError`."""
-        found = _converted(_unquoted(value), self.kind, f"the request's body must be {self.says}")
+        """Return the value to store. Raises `ConfigurationError`."""
+        invalid = f"Invalid value for {self.name}: " if self.name else ""
+        found = _converted(_unquoted(value), self.kind, f"{invalid}the request's body must be {self.says}")
         return found * self.unit if self.unit > 1 else found
 
     def show(self, kept: Any) -> Any:
         return kept // self.unit if self.unit > 1 else kept
 
 
-def _number(of: str, most: int, unit: int = 1) -> Value:
-    return Value(Annotated[int, Meta(ge=0, le=most)], f"a number of {of}, 0 (off) to {most}", unit)
+class Number(Value):
+    """Shape of a policy that is a number within bounds."""
+
+    def parse(self, value: Any) -> Any:
+        """Return the number to store.
+
+        Raises `OutOfRange` if it is out of bounds, `ConfigurationError` for anything else.
+        """
+        try:
+            return super().parse(value)
+        except ConfigurationError as error:
+            if type(_unquoted(value)) is int:
+                raise OutOfRange(str(error)) from None
+            raise
+
+
+def _number(of: str, most: int, unit: int = 1, name: str = "") -> Number:
+    return Number(Annotated[int, Meta(ge=0, le=most)], f"a number of {of}, 0 (off) to {most}", unit, name)
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """The shape of a policy that is an object: `record` is kept, with `unlimited` for -1.
+    """Shape of a policy that is an object: `record` is stored, with `unlimited` for -1.
 
-    One of `needs` at least must be given.
+    At least one of the fields in `needs` must be given.
     """
 
     record: ClassVar[type[Record]]
@@ -109,9 +130,10 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """What is kept. Raises `ConfigurationError`."""
+        """Return the record to store. Raises `ConfigurationError`."""
         says = " ".join(str(cls.__doc__).split()).rstrip(".")
-        if isinstance(value, dict):  # null is not said
+        if isinstance(value, dict):  # null counts as absent
+            cls._refuse_unknown(value, says)
             value = {name: _unquoted(one) for name, one in value.items() if one is not None}
         found: Shape = _converted(value, cls, says)
         if cls.needs and not cls.needs & value.keys():
@@ -119,18 +141,25 @@ class Shape(Struct, frozen=True, kw_only=True):
         found.check()
         return found.kept()
 
+    @classmethod
+    def _refuse_unknown(cls, value: Mapping[str, Any], says: str) -> None:
+        """Raise `ConfigurationError` for an unknown field with a value, which would be dropped."""
+        for name in value.keys() - set(cls.__struct_encode_fields__):
+            if not asks_for_nothing(value[name]):
+                raise ConfigurationError(f"{says}: the field {name[:100]!r} is unknown or not supported")
+
     def check(self) -> None:
-        """What fits by itself may contradict something else. Raises `ConfigurationError`."""
+        """Check the fields against each other. Raises `ConfigurationError`."""
 
     def kept(self) -> Any:
         values = asdict(self)
         for name, ours in self.units().items():
             values[name] = self.unlimited if values[name] < 0 else values[name] * ours
-        return self.record(**{name: values[name] for name in self.record.__struct_fields__})
+        return self.record(**{name: values[name] for name in field_names(self.record)})
 
     @classmethod
     def show(cls, kept: Any) -> dict[str, Any]:
-        values = asdict(kept)
+        values = {name: getattr(kept, name) for name in field_names(type(kept))}
         for name, ours in cls.units().items():
             values[name] = -1 if values[name] == cls.unlimited else values[name] // ours
         shown: dict[str, Any] = msgspec.to_builtins(cls(**values))
@@ -143,7 +172,7 @@ Rate = Annotated[int, Meta(ge=-1, le=INT64_MAX), Unit()]
 
 
 class Retention(Shape, frozen=True):
-    """Retention is -1 (for ever), 0 (not at all) or a number of minutes and MB."""
+    """Retention needs retentionTimeInMinutes and retentionSizeInMB: -1 (unlimited), 0 (none) or a number."""
 
     record = RetentionPolicy
     retention_ms: Annotated[int, Meta(ge=-1, le=SECONDS_MAX), Unit(MINUTE_MS)] = field(
@@ -156,14 +185,16 @@ class Retention(Shape, frozen=True):
     def check(self) -> None:
         if (self.retention_ms == 0) != (self.retention_bytes == 0):
             raise ConfigurationError(
-                f"retention of {self.retention_ms} minutes and {self.retention_bytes} MB contradicts itself: both are "
-                "0 (keep nothing that is acknowledged), or neither is (-1: no limit)"
+                f"retention of {self.retention_ms} minutes and {self.retention_bytes} MB is invalid: both must be "
+                "0 (keep no acknowledged messages), or neither (-1: no limit)"
             )
 
 
 class Persistence(Shape, frozen=True):
-    """Persistence is a number of copies, bookkeeperEnsemble and bookkeeperWriteQuorum, and a bookkeeperAckQuorum;
-    or a storage, bookies or objects; or both."""
+    """Persistence needs bookkeeperEnsemble and bookkeeperWriteQuorum (the number of copies) and bookkeeperAckQuorum.
+
+    Or a storage, bookies or objects; or both.
+    """
 
     record = PersistencePolicy
     ensemble: int | None = field(name="bookkeeperEnsemble", default=None)
@@ -174,28 +205,35 @@ class Persistence(Shape, frozen=True):
     def check(self) -> None:
         ensemble, write, ack = self.ensemble, self.write_quorum, self.ack_quorum
         if self.storage is not None and not (ensemble or write or ack):
-            return  # as many copies as the broker's settings say
+            return  # the number of copies is that of the broker's settings
         if ensemble not in (None, write):
             raise ConfigurationError(
-                f"ensemble {ensemble} and write quorum {write} must be equal, for Quire does not stripe a "
-                "ledger: give both the number of copies"
+                f"ensemble {ensemble} and write quorum {write} must be equal, because Quire does not stripe a "
+                "ledger: set both to the number of copies"
             )
         if not QUORUM_MAX >= write >= ack >= 1:
             raise ConfigurationError(
-                f"write quorum {write} must be {QUORUM_MAX} at most and at least ack quorum {ack}, and that at least 1"
+                f"write quorum {write} must be at most {QUORUM_MAX} and at least ack quorum {ack}, "
+                "which must be at least 1"
             )
 
     @classmethod
     def show(cls, kept: PersistencePolicy) -> dict[str, Any]:
-        shown = {**super().show(kept), "bookkeeperEnsemble": kept.write_quorum}
+        shown = {
+            **super().show(kept),
+            "bookkeeperEnsemble": kept.write_quorum,
+            "managedLedgerMaxMarkDeleteRate": 0.0,
+        }
         if kept.storage is None:
             del shown["storage"]
         return shown
 
 
 class Quota(Shape, frozen=True):
-    """A backlog quota needs limitSize in bytes or limitTime in seconds, -1 for no limit; its policy is
-    producer_request_hold, producer_exception or consumer_backlog_eviction."""
+    """A backlog quota needs limitSize in bytes or limitTime in seconds, -1 for no limit.
+
+    Its policy is producer_request_hold, producer_exception or consumer_backlog_eviction.
+    """
 
     record = BacklogQuota
     needs = frozenset({"limitSize", "limitTime"})
@@ -212,7 +250,7 @@ class Quota(Shape, frozen=True):
 
     @classmethod
     def parse(cls, value: Any) -> Any:
-        """What is kept; `limit` is the older name of `limitSize`, and no time is no limit of it."""
+        """Return the quota; `limit` is the older name of `limitSize`, and a missing time means unlimited."""
         if isinstance(value, dict) and value.get("limitSize") is None:
             value = {**value, "limitSize": value.get("limit")}
         quota: BacklogQuota = super().parse(value)
@@ -273,29 +311,55 @@ class DispatchRates(Shape, frozen=True):
     def check(self) -> None:
         if self.relative:
             raise ConfigurationError(
-                "relativeToPublishRate is not there: give the dispatch rate as a number of its own, and false for this"
+                "relativeToPublishRate is not supported: set an absolute dispatch rate, and this to false"
             )
 
 
+class AutoTopics(NamedTuple):
+    """`auto_topic_creation` and `auto_topic_partitions` of `Policies`, which are one policy in Pulsar's tools."""
+
+    allowed: bool
+    partitions: int | None
+
+
 class AutoCreation(Shape, frozen=True):
-    """Whether topics are made by their use: field allowAutoTopicCreation must be true or false."""
+    """Automatic topic creation needs allowAutoTopicCreation, true or false.
+
+    TopicType is non-partitioned or partitioned, and a partitioned one has defaultNumPartitions of 1 to 10000.
+    """
 
     allowed: bool = field(name="allowAutoTopicCreation")
+    type: Literal["partitioned", "non-partitioned"] = field(name="topicType", default="non-partitioned")
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] | None = field(
+        name="defaultNumPartitions", default=None
+    )
 
-    def kept(self) -> bool:
-        return self.allowed
+    def check(self) -> None:
+        if (self.type == "partitioned") != (self.partitions is not None):
+            raise ConfigurationError(
+                "defaultNumPartitions is required for topicType partitioned, and not allowed otherwise"
+            )
+
+    def kept(self) -> AutoTopics:
+        return AutoTopics(self.allowed, self.partitions)
 
     @classmethod
-    def show(cls, kept: bool) -> dict[str, Any]:
-        return {"allowAutoTopicCreation": kept}
+    def show(cls, kept: AutoTopics) -> dict[str, Any]:
+        shown: dict[str, Any] = {"allowAutoTopicCreation": kept.allowed}
+        if kept.partitions is not None:
+            return {**shown, "topicType": "partitioned", "defaultNumPartitions": kept.partitions}
+        return {**shown, "topicType": "non-partitioned"} if kept.allowed else shown
 
 
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+_ICEBERG_NAMESPACE: Final = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
 class Iceberg(Shape, frozen=True):
-    """A table that is kept fresh needs a catalog, the URL of a REST catalog or of a database or an absolute directory,
-    and may have a warehouse, a namespace and a table. With nothing in it none is kept, whatever the namespace says."""
+    """An Iceberg table needs a catalog: the URL of a REST catalog or of a database, or an absolute directory.
+
+    It may have a warehouse, a namespace and a table. An empty object disables it, also if the namespace enables it.
+    """
 
     record = IcebergPolicy
     catalog: Text = ""
@@ -308,23 +372,29 @@ class Iceberg(Shape, frozen=True):
             return
         if not self.catalog.startswith("/") and "://" not in self.catalog:
             raise ConfigurationError(
-                f"the catalog {self.catalog!r} is no URL, such as https://catalog:8181 or postgresql://…, and no "
-                "absolute directory"
+                f"the catalog {self.catalog!r} must be a URL, such as https://catalog:8181 or postgresql://…, "
+                "or an absolute directory"
             )
         if "@" in urlsplit(self.catalog).netloc:
             raise ConfigurationError(
-                "credentials in a catalog's URL would be shown to everybody: leave them out, and give the password to "
+                "credentials in a catalog's URL would be visible to other users: omit them, and pass the password to "
                 "`quire spark follow-iceberg`"
             )
+        if self.namespace and not _ICEBERG_NAMESPACE.fullmatch(self.namespace):
+            raise ConfigurationError(
+                f"invalid namespace {self.namespace!r}: use letters, digits, - and _, and dots between names"
+            )
+        if self.table and not re.fullmatch(r"[\w.-]+", self.table):
+            raise ConfigurationError(f"invalid table {self.table!r}: use letters, digits, - and _")
         if "." in self.table:
             raise ConfigurationError(
-                f"the table {self.table!r} has a dot: what is before it is the namespace"
+                f"the table {self.table!r} contains a dot: set the part before it as the namespace"
             )
 
 
 @dataclass(frozen=True)
 class Strategies(Value):
-    """`UNDEFINED` leaves it to the level above."""
+    """Shape of the schema compatibility strategy; `UNDEFINED` unsets it, so that the level above applies."""
 
     def parse(self, value: Any) -> Any:
         return None if value == UNDEFINED else super().parse(value)
@@ -336,39 +406,62 @@ class Strategies(Value):
 @dataclass(frozen=True)
 class PolicyJson:
     word: str
-    """In a namespace's path; empty: a namespace has no such policy."""
+    """Last path segment for a namespace; empty if namespaces have no such policy."""
     field: str
     shape: Value | type[Shape]
     topic_word: str = ""
-    """In a topic's path; empty: a topic has no such policy."""
+    """Last path segment for a topic; empty if topics have no such policy."""
     name: str = ""
-    """In Pulsar's JSON of a namespace's policies."""
+    """Name in Pulsar's JSON of a namespace's policies."""
     is_by_cluster: bool = False
-    """There it is a map, with one value for each cluster."""
-    is_limit: bool = False
-    """It keeps tenants apart, so who administers one tenant does not change it: that needs a superuser."""
+    """True if that JSON contains a map with one value for each cluster."""
     unset: Any = None
-    """What a namespace's GET says when nothing is prescribed; None: nothing, 204."""
+    """Answer of a namespace's GET if the policy is not set; None: no content, 204."""
+
+    @property
+    def is_limit(self) -> bool:
+        """True if only a superuser may change the policy."""
+        return self.field in LIMITS
 
     @property
     def kind(self) -> Any:
-        """The type of its JSON."""
+        """Type of the policy's JSON."""
         return self.shape.kind if isinstance(self.shape, Value) else self.shape
+
+    def of(self, policies: Any) -> Any:
+        """Return the policy's value in `Policies` or `TopicPolicies`; None if it is not set."""
+        return getattr(policies, self.field, None)
+
+    def put(self, policies: Policies, value: Any) -> Policies:
+        """Return `policies` with this value; None unsets the policy."""
+        return replace(policies, **{self.field: value})
+
+
+class AutoCreationJson(PolicyJson):
+    """Policy that is stored in two fields of `Policies`."""
+
+    def of(self, policies: Any) -> AutoTopics | None:
+        allowed = super().of(policies)
+        return None if allowed is None else AutoTopics(allowed, policies.auto_topic_partitions)
+
+    def put(self, policies: Policies, value: AutoTopics | None) -> Policies:
+        allowed, partitions = value or (None, None)
+        return replace(policies, auto_topic_creation=allowed, auto_topic_partitions=partitions)
 
 
 BOOL: Final = Value(bool, "true or false")
-SECONDS: Final = _number("seconds", SECONDS_MAX, 1000)
-MINUTES: Final = _number("minutes", SECONDS_MAX, MINUTE_MS)
+TTL: Final = _number("seconds", SECONDS_MAX, 1000, "message TTL")
+EXPIRATION: Final = _number("minutes", SECONDS_MAX, MINUTE_MS, "subscription expiration time")
 BYTES: Final = _number("bytes", INT64_MAX >> 1)
 _STRATEGIES: Final = (*map(str, Strategy), UNDEFINED)
 STRATEGY: Final = Strategies(
-    Literal[_STRATEGIES], f"one of {', '.join(Strategy)}, or {UNDEFINED} for the level above"
+    Literal[_STRATEGIES], f"one of {', '.join(Strategy)}, or {UNDEFINED} to use that of the level above"
 )
 
 
 def _limit(word: str, field: str, of: str, topic_word: str = "", unset: int | None = None) -> PolicyJson:
     name = re.sub("([A-Z])", r"_\1", word).lower()
-    return PolicyJson(word, field, _number(of, INT32_MAX), topic_word, name, is_limit=True, unset=unset)
+    return PolicyJson(word, field, _number(of, INT32_MAX), topic_word, name, unset=unset)
 
 
 # fmt: off
@@ -376,12 +469,12 @@ POLICIES: Final = (
     PolicyJson("deduplication", "deduplication", BOOL, "deduplicationEnabled", "deduplicationEnabled"),
     PolicyJson("persistence", "persistence", Persistence, "persistence", "persistence"),
     PolicyJson("retention", "retention", Retention, "retention", "retention_policies"),
-    PolicyJson("messageTTL", "message_ttl_ms", SECONDS, "messageTTL", "message_ttl_in_seconds"),
+    PolicyJson("messageTTL", "message_ttl_ms", TTL, "messageTTL", "message_ttl_in_seconds"),
     PolicyJson("inactiveTopicPolicies", "inactive_topics", InactiveTopics, "inactiveTopicPolicies",
                "inactive_topic_policies"),
     PolicyJson("delayedDelivery", "delayed_delivery", DelayedDelivery, "delayedDelivery",
                "delayed_delivery_policies"),
-    PolicyJson("subscriptionExpirationTime", "subscription_expiration_ms", MINUTES,
+    PolicyJson("subscriptionExpirationTime", "subscription_expiration_ms", EXPIRATION,
                name="subscription_expiration_time_minutes"),
     PolicyJson("maxMessageSize", "message_bytes_max", _number("bytes", MESSAGE_BYTES_MAX), "maxMessageSize"),
     PolicyJson("publishRate", "publish_rate", PublishRates, "publishRate", "publishMaxMessageRate", True),
@@ -391,7 +484,7 @@ POLICIES: Final = (
     PolicyJson("compactionThreshold", "compaction_threshold_bytes", BYTES, "compactionThreshold",
                "compaction_threshold"),
     PolicyJson("schemaCompatibilityStrategy", "schema_compatibility", STRATEGY, "schemaCompatibilityStrategy",
-               "schema_compatibility_strategy"),
+               "schema_compatibility_strategy", unset=UNDEFINED),
     PolicyJson("isAllowAutoUpdateSchema", "schema_auto_update", BOOL, name="is_allow_auto_update_schema",
                unset=True),
     PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
@@ -404,26 +497,21 @@ POLICIES: Final = (
     _limit("maxSubscriptionsPerTopic", "subscriptions_max", "subscriptions", "maxSubscriptionsPerTopic"),
     PolicyJson("maxUnackedMessagesPerConsumer", "unacked_messages_max", _number("messages", INT32_MAX),
                "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
-    PolicyJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
+    AutoCreationJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )
 # fmt: on
 QUOTAS: Final = {
     "destination_storage": PolicyJson("backlogQuota", "backlog_quota", Quota, "backlogQuota"),
     "message_age": PolicyJson("backlogQuota", "age_quota", Quota, "backlogQuota"),
 }
-"""By the type that Pulsar's tools name in the query."""
-
-
-def has_limits(prescribed: Policies) -> bool:
-    """Whether it says anything that needs a superuser."""
-    return any(getattr(prescribed, policy.field) is not None for policy in POLICIES if policy.is_limit)
+"""Rows of backlog quotas, by the type that Pulsar's tools send in the query."""
 
 
 def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
-    """All that a namespace prescribes, by the words of their paths and by Pulsar's names."""
+    """Return a namespace's own policies, keyed by the last path segment and by Pulsar's names."""
     found: dict[str, Any] = {"replication_clusters": [cluster]}
     for policy in POLICIES:
-        value = getattr(prescribed, policy.field)
+        value = policy.of(prescribed)
         if value is not None and policy.word:
             found[policy.word] = shape = policy.shape.show(value)
             if policy.name and policy.name != policy.word:
@@ -433,18 +521,18 @@ def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
 
 
 def topic_policies_shown(policies: Any) -> dict[str, Any]:
-    """Of a topic, `Policies` or what holds, by the last words of their paths; what is not prescribed is null."""
+    """Return a topic's own or effective policies, keyed by the last path segment; unset ones are null."""
     return _by_words({policy.topic_word: policy for policy in POLICIES}, policies)
 
 
 def namespace_policies_shown(policies: Any) -> dict[str, Any]:
-    """Of a namespace, as `topic_policies_shown`; null as well what means nothing to a topic, where that is asked."""
+    """Return a namespace's policies as `topic_policies_shown` does for a topic."""
     return _by_words({policy.word: policy for policy in POLICIES}, policies)
 
 
 def _by_words(words: Mapping[str, PolicyJson], policies: Any) -> dict[str, Any]:
     found = {
-        word: None if (value := getattr(policies, policy.field, None)) is None else policy.shape.show(value)
+        word: None if (value := policy.of(policies)) is None else policy.shape.show(value)
         for word, policy in words.items()
         if word
     }
@@ -452,10 +540,10 @@ def _by_words(words: Mapping[str, PolicyJson], policies: Any) -> dict[str, Any]:
 
 
 def quotas_shown(prescribed: Any) -> dict[str, Any] | None:
-    """Both quotas by their types, None when there is none."""
+    """Return both quotas by type, or None if neither is set."""
     quotas = {
-        kind: policy.shape.show(getattr(prescribed, policy.field))
+        kind: policy.shape.show(policy.of(prescribed))
         for kind, policy in QUOTAS.items()
-        if getattr(prescribed, policy.field) is not None
+        if policy.of(prescribed) is not None
     }
     return quotas or None

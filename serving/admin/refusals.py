@@ -1,8 +1,7 @@
-"""Errors as a client of the REST interface sees them: a status, and JSON with one field, `reason`.
+"""Errors of the REST interface: a status, and JSON with one field, `reason`, as Pulsar's tools expect.
 
-Pulsar's tools expect it so. A request for a topic of another broker is redirected there (307), as Pulsar does. A body
-that is not what the resource takes is 400; nothing was changed then. What another site's page would change is refused
-before anything else is looked at.
+A request for another broker's topic is redirected (307), as in Pulsar. An invalid body is status 400, and changes
+nothing. Changes requested by a page of another site are rejected before any other check (`csrf`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from quire.metadata.store import NotEmpty
+from quire.runtime.csrf import REFUSAL, is_cross_site
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -30,18 +30,18 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
-from quire.runtime.other_sites import REFUSAL, is_from_another_site
-from quire.serving.admin.requests import Absent
-from quire.serving.cluster.catalogue import NoPartition
-from quire.serving.cluster.port import NotOwner
+from quire.serving.admin.login import is_anonymous
+from quire.serving.admin.requests import Absent, OutOfRange
 from quire.serving.model.ports import ConsumerBusy, NotAllowed
+from quire.serving.ownership.port import NotOwner
+from quire.serving.registry.catalogue import NoPartition
 from quire.serving.schema.definition import SchemaRefused
 
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
 LIMITS_MET: Final = web.AppKey("limits_met", Counter[str])
-"""`Services.limits_met`."""
+"""Counters in `Services.limits_met`."""
 
 
 class Refusal(NamedTuple):
@@ -49,33 +49,37 @@ class Refusal(NamedTuple):
     says: str
     errors: tuple[type[QuireError], ...]
     is_anywhere: bool = False
-    """Also where nothing is sent that could be wrong."""
+    """True if even a request without arguments can fail in this way."""
 
 
 _THERE: Final = (AlreadyExists, VersionConflict, NotEmpty, SchemaRefused)
+_NOT_AS_NEEDED: Final = (InUse, ConsumerBusy, NoPartition, TooMany, OutOfRange)
 REFUSALS: Final = (
-    Refusal(307, "Another broker serves the topic: ask it.", ()),
-    Refusal(401, "Who asks did not log in.", (NotAuthenticated,), True),
-    Refusal(403, "Who asks may not.", (NotAuthorized,), True),
-    Refusal(404, "What is named is not there.", (NotFound,)),
-    Refusal(409, "It is there already, is not empty, or was changed meanwhile.", _THERE),
-    Refusal(412, "It is in use, or not as it must be for this.", (InUse, ConsumerBusy, NoPartition, TooMany)),
-    Refusal(405, "It cannot be asked of such a topic.", (NotAllowed,)),
+    Refusal(307, "Another broker owns the topic: send the request there.", ()),
     Refusal(
-        400, "The path, the query or the body is not what is taken.", (ConfigurationError, ProtocolError)
+        401,
+        "The request has no valid credentials, and anonymous access is not allowed.",
+        (NotAuthenticated,),
+        True,
     ),
-    Refusal(413, "It is more than a limit allows.", (LimitExceeded,)),
-    Refusal(503, "Not now: try again.", (Unavailable, OutcomeUnknown), True),
-    Refusal(501, "Pulsar has it, and Quire does not.", (Absent,)),
+    Refusal(403, "The caller lacks the permission.", (NotAuthorized,), True),
+    Refusal(404, "The object does not exist.", (NotFound,)),
+    Refusal(409, "The object already exists, is not empty, or was changed concurrently.", _THERE),
+    Refusal(412, "The object is in use, or a precondition of the request is not met.", _NOT_AS_NEEDED),
+    Refusal(405, "The request is not supported for this kind of topic.", (NotAllowed,)),
+    Refusal(400, "The path, the query or the body is invalid.", (ConfigurationError, ProtocolError)),
+    Refusal(413, "The request exceeds a limit.", (LimitExceeded,)),
+    Refusal(503, "The request cannot be served now: try again.", (Unavailable, OutcomeUnknown), True),
+    Refusal(501, "Quire does not support this feature of Pulsar.", (Absent,)),
 )
-"""The first one that fits an error is its status; what fits none is 500."""
+"""Statuses of errors: the first matching row applies; if none matches, the status is 500."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    if is_from_another_site(request.method, request.headers):
+    if is_cross_site(request.method, request.headers, request.query):
         return _refusal(403, REFUSAL)
     try:
         return await handler(request)
@@ -92,19 +96,21 @@ async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamR
         if isinstance(error, TooMany):
             request.app[LIMITS_MET][error.limit] += 1
         status = status_of(error)
+        if status == 403 and is_anonymous(request):
+            status = 401  # as in Pulsar: the client may retry with credentials
         if status == 500:
-            log.error("%s %s failed: %s", request.method, request.path, error)
+            log.error("request failed: method=%s path=%s error=%s", request.method, request.path, error)
         return _refusal(status, str(error))
 
 
 def _said(request: web.Request, error: web.HTTPException) -> str:
-    """What the router or a reader of bodies refused, in a sentence."""
+    """Return the error text for an error of the router or of the body's reader."""
     if isinstance(error, web.HTTPMethodNotAllowed):
-        return f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, and not {error.method}"
+        return f"{request.path} supports {', '.join(sorted(error.allowed_methods))}, but not {error.method}"
     if isinstance(error, web.HTTPNotFound):
-        return f"there is nothing at {request.path}: see whether the path is written right"
+        return f"no resource at {request.path}: check the path"
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return f"the body of a request has {REQUEST_BYTES_MAX} bytes at most"
+        return f"the body of the request exceeds {REQUEST_BYTES_MAX} bytes"
     return error.reason
 
 
@@ -114,5 +120,5 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 
 def status_of(error: QuireError) -> int:
-    """The HTTP status that tells a client what kind of error this was."""
+    """Return the HTTP status for an error."""
     return next((one.status for one in REFUSALS if isinstance(error, one.errors)), 500)

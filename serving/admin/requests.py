@@ -1,57 +1,104 @@
-"""Reading requests: JSON out of the body, and out of it numbers, properties, positions; all with clear refusals."""
+"""Parsing of requests: JSON in the body, and numbers, properties and positions in it. Errors name the invalid part."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypedDict
+from urllib.parse import unquote, unquote_plus
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
 from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.http_server import body_of
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
 from quire.serving.model.ports import EARLIEST, LATEST, Position
 
 INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
-"""Pulsar's tools send -1 as the largest number of 64 bits."""
+"""Largest unsigned 64-bit number, which Pulsar's tools send for -1."""
 
 _DIGITS_MAX = len(str(INT64_MAX))
+_NAMES: Final = web.RequestKey("names", dict[str, str])
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 
+PARTITIONS_MAX = 10_000
+"""Maximum number of partitions of a topic."""
+
+
 class Absent(QuireError):
-    """Pulsar has it and Quire does not (501): better than to take what nobody heeds."""
+    """Rejection (501) of a feature of Pulsar that Quire does not support, because nothing would enforce it."""
+
+
+class OutOfRange(ConfigurationError):
+    """Rejection (412, as in Pulsar) of a number that is out of a policy's range."""
 
 
 async def json_of(request: web.Request) -> Any:
-    """The body as JSON, None when there is none. Raises `ConfigurationError`."""
-    raw = await request.read()
+    """Return the body's JSON, None if the body is empty. Raises `ConfigurationError`."""
+    raw = await body_of(request)
     if not raw.strip():
         return None
     try:
-        return msgspec.json.decode(raw)  # strict: half surrogates could be kept nowhere
+        return msgspec.json.decode(raw)  # strict, because lone surrogates could not be stored
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the request's body is not JSON: {error}") from error
 
 
+def path_names(request: web.Request) -> Mapping[str, str]:
+    """Return the variables of a request's path, decoded from its raw segments. Raises `ConfigurationError`.
+
+    Pulsar's admin clients encode names as in forms, where `+` is a space. They encode a topic's subscription twice, as
+    in a form and then as a path segment.
+    """
+    found = request.get(_NAMES)
+    if found is None:
+        resource = request.match_info.route.resource
+        template = "" if resource is None else resource.canonical
+        pairs = zip(template.split("/"), request.rel_url.raw_path.split("/"), strict=False)
+        raw = {word[1:-1]: segment for word, segment in pairs if word.startswith("{")}
+        twice = {"subscription"} if "topic" in raw else set()
+        found = request[_NAMES] = {name: _decoded(one, twice=name in twice) for name, one in raw.items()}
+    return found
+
+
+def _decoded(segment: str, *, twice: bool) -> str:
+    try:
+        text = unquote_plus(unquote(segment, errors="strict") if twice else segment, errors="strict")
+        text.encode()
+    except UnicodeError:
+        raise ConfigurationError(f"{segment[:100]!r} in the path is not UTF-8") from None
+    return text
+
+
+def asks_for_nothing(value: Any) -> bool:
+    """Return whether tools send this value for an unset field."""
+    if isinstance(value, Mapping):
+        return all(map(asks_for_nothing, value.values()))
+    return value in (None, False, 0, -1, "", "UNDEFINED", "None") or value == []
+
+
 def natural(text: str, what: str) -> int:
-    """A number from a path or a query. Raises `ConfigurationError`."""
+    """Parse a number in a path or a query. Raises `ConfigurationError`."""
     if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX):
-        raise ConfigurationError(f"{what} must be a number, not {text[:40]!r}")
+        raise ConfigurationError(
+            f"{what} must be a number of at most {_DIGITS_MAX - 1} digits, not {text[:40]!r}"
+        )
     return int(text)
 
 
 def number(value: Any) -> Any:
-    """A whole number that came in quotes, as some tools send them, or as it is; None for a bool, which is none."""
+    """Return a whole number, which some tools send in quotes; None for bool; anything else unchanged."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return int(value)
     return None if isinstance(value, bool) else value
 
 
 def whole(value: Any, what: str, *, least: int) -> int:
-    """A number (some tools send it quoted). Raises `ConfigurationError`."""
+    """Parse a number, which some tools send in quotes. Raises `ConfigurationError`."""
     if isinstance(value, str):
         value = natural(value, f"the {what}")
     value = number(value)
@@ -61,18 +108,21 @@ def whole(value: Any, what: str, *, least: int) -> int:
 
 
 def properties_of(value: Any) -> dict[str, str]:
-    """Properties of a topic or a subscription, none when there is no body. Raises `ConfigurationError`."""
+    """Parse properties of a topic or a subscription; empty if there is no body. Raises `ConfigurationError`."""
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise ConfigurationError("properties must be a JSON object whose values are texts")
+        raise ConfigurationError("properties must be a JSON object whose values are strings")
     if sum(len(key) + len(one) for key, one in value.items()) > PROPERTIES_BYTES_MAX:
-        raise ConfigurationError(f"properties have {PROPERTIES_BYTES_MAX} characters at most")
+        raise ConfigurationError(f"properties exceed the limit of {PROPERTIES_BYTES_MAX} characters")
     return value
 
 
 def fields_of(value: Any, **kinds: type) -> dict[str, Any]:
-    """The fields `kinds` of a JSON object; absent ones are left out. Raises `ConfigurationError`."""
+    """Return the fields of a JSON object that are in `kinds`, after checking their types.
+
+    Absent and null fields are omitted from the result. Raises `ConfigurationError` for a value of another type.
+    """
     if not isinstance(value, dict):
         raise ConfigurationError("the request's body must be a JSON object")
     found: dict[str, Any] = {}
@@ -83,7 +133,7 @@ def fields_of(value: Any, **kinds: type) -> dict[str, Any]:
         if not isinstance(one, kind):
             raise ConfigurationError(f"field {name} must be of type {kind.__name__}")
         if isinstance(one, int) and not -INT64_MAX - 1 <= one <= _UINT64_MAX:
-            raise ConfigurationError(f"field {name} is beyond what a number may be")
+            raise ConfigurationError(f"field {name} does not fit into 64 bits")
         found[name] = one
     return found
 
@@ -92,13 +142,14 @@ _Number = Annotated[int, Meta(ge=-(1 << 63), extra_json_schema={"maximum": _UINT
 
 
 class MessageId(Struct, rename="camel"):
-    """Pulsar's JSON for one; other fields are not looked at."""
+    """Pulsar's JSON of a message id; other fields are ignored."""
 
     ledger_id: _Number
     entry_id: _Number
+    batch_index: int = -1
     is_excluded: bool = False
     excluded: bool = False
-    """The same, as the Java client calls it."""
+    """Name of `isExcluded` in the Java client."""
 
 
 class PositionJson(TypedDict):
@@ -112,14 +163,14 @@ Where = MessageId | Literal["earliest", "latest"] | None
 
 
 def position_of(value: Any) -> Position:
-    """Pulsar's JSON for a message id (`ledgerId`, `entryId`), or `earliest` / `latest`."""
+    """Parse Pulsar's JSON of a message id (`ledgerId`, `entryId`), `earliest` or `latest`."""
     if value is None or value == "latest":
         return LATEST
     if value == "earliest":
         return EARLIEST
     found = fields_of(value, ledgerId=int, entryId=int, isExcluded=bool, excluded=bool)
     if not {"ledgerId", "entryId"} <= found.keys():
-        raise ConfigurationError("a message id needs ledgerId and entryId")
+        raise ConfigurationError("a message id must have ledgerId and entryId")
     return Position(_signed(found["ledgerId"]), _signed(found["entryId"]))
 
 

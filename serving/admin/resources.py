@@ -1,4 +1,4 @@
-"""All resources of the REST interface, in the order in which a request finds its row."""
+"""All resources of the REST interface, in the order in which the router tries their rows."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ RESOURCES = (
 
 
 def routes(broker: Broker) -> list[Route]:
-    """Every row, the document of them all among them."""
+    """Return all rows, including that of the OpenAPI document."""
     found = [route for resource in RESOURCES for route in resource.routes(broker)]
     return [*found, openapi.route(found, asks_who=broker.registry.guard is not None)]

@@ -1,70 +1,76 @@
-"""A row of the REST interface: its method and path, what it calls with which arguments, and how the answer is shown.
+"""Row of the REST interface: its method and path, the function and its arguments, and the form of the answer.
 
     Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"), may=Action.ADMINISTER)
     Route("GET", f"{BOOKIES}/{{bookie}}", bookies.show, path("bookie"), may=Action.SUPERUSER)
 
-`may` is what the caller must be allowed, at what the path names (`login`); a row without it is none.
+`may` is the permission that the caller needs for the tenant, namespace, topic and subscription in the path (`login`).
+Every row has one.
 
-Arguments are read in the row's order, all of them before the call: what is wrong with a request is said before
-anything is done. What is called returns None (204, no content), a `web.Response` (sent as it is), or what becomes JSON,
-converted by `answer` first. The type of that is taken from the call, or from `answer`, where `shows` does not give it.
+Arguments are read in the row's order, all of them before the call, so an invalid request has no effect.
+The function returns None (204, no content), a `web.Response` (sent unchanged), or an object that becomes JSON
+(structs, too), converted by `answer` first. The JSON's type is `shows`; if that is None, the return type of `answer`
+or, without `answer`, of the function.
 
-Rows are all that is known of the interface: where each argument stands, what it is called there and of what kind it is,
-and what is called, whose types and docstring say the rest; `openapi` makes a document of them. Each request goes
-through `Route.handle`.
+Rows describe the whole interface: the place, name and kind of each argument, and the function with its types and
+docstring. `openapi` generates a document from them. `Route.handle` handles each request.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.http_server import reserve
 from quire.security.authorization import Action
 from quire.serving.admin.following import followed
 from quire.serving.admin.login import permitted
-from quire.serving.admin.requests import json_of, natural
-from quire.serving.cluster.port import NotOwner
+from quire.serving.admin.requests import json_of, natural, path_names
 from quire.serving.names import TopicName
+from quire.serving.ownership.port import NotOwner
+
+_encode: Final = partial(json.dumps, default=to_builtins)
 
 Word = Annotated[str, Meta(min_length=1)]
 NATURAL_MAX: Final = 10**18 - 1
 Natural = Annotated[int, Meta(ge=0, le=NATURAL_MAX)]
-"""As `requests.natural` reads it."""
+"""Number that `requests.natural` parses."""
 
 Positive = Annotated[int, Meta(ge=1, le=NATURAL_MAX)]
 
 Bytes = Annotated[web.Response, "application/octet-stream"]
 Text = Annotated[web.Response, "text/plain"]
-"""What is answered as it is says of which type it is."""
+"""Response that is sent unchanged, with this content type."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a call: where it stands in a request, and what becomes of it there."""
+    """One argument of a call: where it is in a request, and how it is parsed."""
 
     place: Literal["path", "query", "body", "request"]
     parse: Callable[..., Any]
-    """Takes the texts of `names`, None for one that is not in the query, or the body's JSON."""
+    """Function of the strings of `names` (None if absent from the query), or of the body's JSON."""
     names: tuple[str, ...] = ()
-    """In the path or the query. A body may come as a number in the query instead, under this name."""
+    """Names in the path or the query. A body may instead be sent as a number in the query, under this name."""
     kind: Any = None
-    """The type of what is sent, of which `openapi` makes a schema."""
+    """Type of the parameter or body, from which `openapi` generates a schema."""
     default: str | None = None
-    """In the query, when it says nothing."""
+    """Value if the parameter is absent from the query."""
     is_required: bool = False
-    """In the query: `parse` refuses None."""
+    """True if `parse` rejects None, so that the parameter must be in the query."""
     keyword: str = ""
-    """Of the call; without one it is passed by its place in the row."""
+    """Keyword of the argument in the call; if empty, the argument is positional."""
 
     async def read(self, request: web.Request) -> Any:
         if self.place == "path":
-            return self.parse(*(request.match_info[name] for name in self.names))
+            return self.parse(*(path_names(request)[name] for name in self.names))
         if self.place == "query":
             return self.parse(request.query.get(self.names[0], self.default))
         if self.place == "body":
@@ -88,7 +94,9 @@ class Route(web.AbstractRouteDef):
         answer: Callable[[Any], Any] | None = None,
         shows: Any = None,
         may: Action,
+        holds: int = 0,
     ) -> None:
+        """Create a row. `holds` is the memory (bytes) of a call until its response is sent, if that may be large."""
         self.method = method
         self.path = path
         self.call = call
@@ -96,6 +104,7 @@ class Route(web.AbstractRouteDef):
         self.answer = answer
         self.shows = shows
         self.may = may
+        self.holds = holds
 
     def register(self, router: web.UrlDispatcher) -> list[web.AbstractRoute]:
         return web.route(self.method, self.path, self.handle).register(router)
@@ -111,6 +120,8 @@ class Route(web.AbstractRouteDef):
 
     async def _carry_out(self, request: web.Request) -> web.StreamResponse:
         read = [(one.keyword, await one.read(request)) for one in self.arguments]
+        if self.holds:
+            await reserve(request, self.holds)
         found = self.call(
             *(value for keyword, value in read if not keyword),
             **{keyword: value for keyword, value in read if keyword},
@@ -121,11 +132,11 @@ class Route(web.AbstractRouteDef):
             found = self.answer(found)
         if isinstance(found, web.StreamResponse):
             return found
-        return web.Response(status=204) if found is None else web.json_response(found)
+        return web.Response(status=204) if found is None else web.json_response(found, dumps=_encode)
 
 
 def path(*names: str, parse: Callable[..., Any] = str, kind: Any = Word) -> Argument:
-    """Of `kind` is each of the names."""
+    """Return an argument from variables of the path, each of type `kind`."""
     return Argument("path", parse, names, kind)
 
 
@@ -145,7 +156,7 @@ def query_number(
     def parse(text: str | None) -> int:
         number = natural(text or "", f"{name} in the query")
         if not least <= number <= most:
-            raise ConfigurationError(f"{name} in the query is from {least} to {most}, not {number}")
+            raise ConfigurationError(f"{name} in the query must be {least} to {most}, not {number}")
         return number
 
     kind = Annotated[int, Meta(ge=least, le=most)]
@@ -153,7 +164,7 @@ def query_number(
 
 
 def flag(name: str, keyword: str = "", *, default: bool = False) -> Argument:
-    """`true` or `false` in the query; passed by `keyword`, or else by its name."""
+    """Return an argument that is `true` or `false` in the query; it is passed by `keyword`, or else by its name."""
 
     def parse(text: str) -> bool:
         if text.lower() not in ("true", "false"):
@@ -164,7 +175,7 @@ def flag(name: str, keyword: str = "", *, default: bool = False) -> Argument:
 
 
 def body(parse: Callable[[Any], Any], kind: Any, or_query: str = "") -> Argument:
-    """The body's JSON, None without one; or a number in the query, as some of Pulsar's tools send it."""
+    """Return the argument for the body's JSON (None if empty) or, as some tools send it, a number in the query."""
     return Argument("body", parse, (or_query,) if or_query else (), kind)
 
 
@@ -173,7 +184,7 @@ def as_it_is(value: Any) -> Any:
 
 
 def nothing(_: object) -> None:
-    """204, whatever the call returns."""
+    """Answer 204, regardless of the call's result."""
 
 
 def _topic(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:

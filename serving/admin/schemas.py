@@ -1,19 +1,20 @@
-"""`/admin/v2/schemas/…`: the schemas of topics.
+"""`/admin/v2/schemas/…`: schemas of topics.
 
-Any broker answers, for they lie in the metadata store; partitions have their parent's. What is added over REST is asked
-to be compatible as a producer's is, but needs no `isAllowAutoUpdateSchema`: this is how an operator adds schemas where
-clients may not.
+Any broker answers, because schemas are in the metadata store; partitions have those of their parent. A schema that is
+added over REST must be compatible like a producer's, but does not need `isAllowAutoUpdateSchema`: so an operator can
+add schemas even if clients may not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.errors import ConfigurationError, LimitExceeded, NotFound
+from quire.runtime.limits import MIB
 from quire.security.authorization import Action
 from quire.serving.admin.requests import fields_of
 from quire.serving.admin.route import Route, body, path, path_number
@@ -23,6 +24,10 @@ from quire.serving.policy.strategy import Strategy
 from quire.serving.schema.definition import Definition, SchemaRefused, from_text, to_text
 from quire.serving.schema.registry import Version
 
+ALL_BYTES_MAX: Final = 16 * MIB
+"""Limit, in bytes, of all versions in one response: sixty-four of the largest, or tens of thousands of ordinary ones.
+"""
+
 ONE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
@@ -30,7 +35,10 @@ def routes(broker: Broker) -> Sequence[Route]:
     schemas = broker.registry.schemas
 
     async def strategy_of(name: TopicName) -> Strategy:
-        """What holds for the topic, there or not. Raises `NotFound` for an unknown namespace."""
+        """Return the effective strategy of a topic, which need not exist.
+
+        Raises `NotFound` for an unknown namespace.
+        """
         return Strategy((await broker.registry.policies.of(name)).schema_compatibility)
 
     async def find(name: TopicName, number: int | None = None) -> dict[str, Any]:
@@ -39,6 +47,19 @@ def routes(broker: Broker) -> Sequence[Route]:
             what = "schema" if number is None else f"version {number} of its schema"
             raise NotFound(f"topic {name} has no {what}")
         return _shown(found)
+
+    async def versions(name: TopicName) -> dict[str, Any]:
+        """Return all valid versions, oldest first."""
+        found: list[dict[str, Any]] = []
+        size_bytes = 0
+        async for version in schemas.versions(name):
+            size_bytes += version.definition.size_bytes
+            if size_bytes > ALL_BYTES_MAX:
+                raise LimitExceeded(
+                    f"the schemas of {name} have more than {ALL_BYTES_MAX} bytes in total: request single versions"
+                )
+            found.append(_shown(version))
+        return {"getSchemaResponses": found}
 
     async def add(name: TopicName, definition: Definition) -> int:
         return await schemas.add(name, definition, await strategy_of(name))
@@ -63,7 +84,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", f"{ONE}/schema", find, topic, may=Action.LOOKUP),
         Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version"), may=Action.LOOKUP),
-        Route("GET", f"{ONE}/schemas", schemas.versions, topic, answer=_all_shown, may=Action.LOOKUP),
+        Route("GET", f"{ONE}/schemas", versions, topic, may=Action.LOOKUP, holds=2 * ALL_BYTES_MAX),
         Route("POST", f"{ONE}/schema", add, topic, definition, answer=_numbered, may=Action.ADMINISTER),
         Route("DELETE", f"{ONE}/schema", schemas.delete, topic, answer=_numbered, may=Action.ADMINISTER),
         Route("POST", f"{ONE}/version", number_of, topic, definition, answer=_numbered, may=Action.LOOKUP),
@@ -73,10 +94,6 @@ def routes(broker: Broker) -> Sequence[Route]:
 
 def _numbered(number: int) -> dict[str, int]:
     return {"version": number}
-
-
-def _all_shown(versions: Iterable[Version]) -> dict[str, Any]:
-    return {"getSchemaResponses": [_shown(one) for one in versions]}
 
 
 def _shown(version: Version) -> dict[str, Any]:
@@ -91,7 +108,7 @@ def _shown(version: Version) -> dict[str, Any]:
 
 
 class SchemaJson(Struct):
-    """`schema` is a text, for schemas of records JSON in it."""
+    """Schema; `schema` is a string, which contains JSON for schemas of records."""
 
     type: str
     schema: str = ""
@@ -99,11 +116,11 @@ class SchemaJson(Struct):
 
 
 def _definition(value: Any) -> Definition:
-    """`type`, `schema` (a text) and `properties`, as Pulsar's tools send them."""
+    """Parse `type`, `schema` (a string) and `properties`, as Pulsar's tools send them."""
     found = fields_of(value, type=str, schema=str, properties=dict)
     properties = found.get("properties", {})
     if "type" not in found or not all(isinstance(value, str) for value in properties.values()):
         raise ConfigurationError(
-            "a schema needs type and schema, both texts, and may have properties, of texts"
+            "a schema must have type and schema, both strings, and may have properties, whose values are strings"
         )
     return from_text(found["type"], found.get("schema", ""), properties)

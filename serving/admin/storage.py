@@ -1,8 +1,8 @@
-"""`/quire/v1/bookies`, `repair`, `ledgers`, `archive` and `topics`: where messages lie, and what operators want of it.
+"""`/quire/v1/bookies`, `repair`, `ledgers`, `archive` and `topics`: storage, and operators' requests about it.
 
-Every broker answers: what is asked and wanted lies in the metadata store. Of the archive any broker answers for the
-whole cluster; `?here=true` asks for what that broker does. A topic's owner has its segments and its raw blocks, for
-Spark, in the format of `quire.spark_source.plan`; `explain` is for people: why each segment is still here.
+Every broker answers, because the state and the requests are in the metadata store. For the archive, any broker answers
+for the whole cluster; with `?here=true`, only for its own work. A topic's owner returns its segments and raw blocks,
+for Spark, in the format of `quire.spark_source.plan`; `explain` returns the reasons why each segment is kept.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from quire.runtime.errors import QuireError
-from quire.runtime.limits import READ_BYTES_MAX
+from quire.runtime.errors import NotFound, QuireError, WrongCluster
+from quire.runtime.limits import BLOCK_BYTES_HARD_MAX, READ_BYTES_MAX
 from quire.security.authorization import Action
 from quire.serving.admin.route import TOPIC_NAME, Bytes, Route, flag, path, path_number, query_number
 from quire.serving.broker import Broker
@@ -25,6 +25,7 @@ BOOKIE: Final = f"{BOOKIES}/{{bookie}}"
 REPAIR: Final = "/quire/v1/repair"
 LEDGERS: Final = "/quire/v1/ledgers"
 ARCHIVE: Final = "/quire/v1/archive"
+BLOCKS_BYTES_MAX: Final = max(READ_BYTES_MAX, BLOCK_BYTES_HARD_MAX)
 TOPIC: Final = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
@@ -35,13 +36,38 @@ def routes(broker: Broker) -> Sequence[Route]:
 def _of_topics(broker: Broker) -> Sequence[Route]:
     async def blocks(ledger: int, entry: int, bytes_max: int, topic: TopicName) -> Bytes:
         loaded = await broker.registry.open_persistent(topic)
-        found = await loaded.log.read(Position(ledger, entry), min(bytes_max, READ_BYTES_MAX))
+        try:
+            found = await loaded.log.read(Position(ledger, entry), min(bytes_max, READ_BYTES_MAX))
+        except NotFound:
+            raise NotFound(
+                f"cannot read ledger {ledger} of {topic}: it was trimmed, or it is only in an archive that this "
+                "broker does not have"
+            ) from None
         return web.Response(body=b"".join(found), content_type="application/octet-stream")
 
+    async def growth(topic: TopicName) -> dict[str, int]:
+        """Return the current number of partitions, and the number before the last growth (0 if there was none)."""
+        record = await broker.fan_out.record(topic)
+        return {
+            "partitions": record.partitions,
+            "grewFrom": 0 if record.growth is None else record.growth.first,
+        }
+
     span = query_number("ledger"), query_number("entry"), query_number("bytes", str(READ_BYTES_MAX))
+    times = query_number("start_ms", "0", keyword="start_ms"), query_number("end_ms", "0", keyword="end_ms")
     return (
-        Route("GET", f"{TOPIC}/segments", broker.admin.statistics.segments, TOPIC_NAME, may=Action.CONSUME),
-        Route("GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME, may=Action.CONSUME),
+        Route(
+            "GET",
+            f"{TOPIC}/segments",
+            broker.admin.statistics.segments,
+            *times,
+            TOPIC_NAME,
+            may=Action.CONSUME,
+        ),
+        Route(
+            "GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME, may=Action.CONSUME, holds=BLOCKS_BYTES_MAX
+        ),
+        Route("GET", f"{TOPIC}/growth", growth, TOPIC_NAME, may=Action.LOOKUP),
         Route("PUT", f"{TOPIC}/seal", broker.admin.topics.seal, TOPIC_NAME, may=Action.ADMINISTER),
         Route("GET", f"{TOPIC}/explain", broker.admin.statistics.explain, TOPIC_NAME, may=Action.LOOKUP),
     )
@@ -53,10 +79,16 @@ def _of_the_cluster(broker: Broker) -> Sequence[Route]:
 
     async def orphans(*, delete: bool) -> dict[str, Any]:
         found = await bookies.orphans()
-        deleted, errors = 0, []
+        deleted, errors, unproven = 0, list[str](), ""
+        try:
+            await bookies.confirm_orphans(found)
+        except WrongCluster as error:
+            if delete:
+                raise
+            unproven = str(error)
         for orphan in found if delete else ():
             try:
-                await bookies.delete_ledger(orphan.ledger_id)
+                await bookies.delete_orphan(orphan)
                 deleted += 1
             except QuireError as error:
                 errors.append(str(error))
@@ -69,7 +101,7 @@ def _of_the_cluster(broker: Broker) -> Sequence[Route]:
             }
             for each in found
         ]
-        return {"orphans": rows, "deleted": deleted, "errors": errors}
+        return {"orphans": rows, "deleted": deleted, "errors": errors, "unproven": unproven}
 
     async def recover(ledger_id: int, *, accept_loss: bool) -> dict[str, Any]:
         return await (losses.give_up if accept_loss else losses.recover)(ledger_id)

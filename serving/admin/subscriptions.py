@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
-from quire.serving.admin.requests import MessageId, Properties, Where, position_of, properties_of
+from quire.serving.admin.requests import (
+    Absent,
+    MessageId,
+    Properties,
+    Where,
+    fields_of,
+    position_of,
+    properties_of,
+)
 from quire.serving.admin.route import (
     SUBSCRIPTION,
     SUBSCRIPTION_NAME,
@@ -28,7 +36,9 @@ from quire.serving.names import TopicName
 def routes(broker: Broker) -> Sequence[Route]:
     subscriptions = broker.admin.subscriptions
 
-    async def create(value: Any, topic: TopicName, name: str) -> None:
+    async def create(value: Any, topic: TopicName, name: str, *, replicated: bool) -> None:
+        if replicated:
+            raise Absent("replicated subscriptions are not supported, because geo-replication is not")
         properties = properties_of(value.get("properties") if isinstance(value, dict) else None)
         await subscriptions.create(topic, name, position_of(value), properties)
 
@@ -37,19 +47,26 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     one, may = (TOPIC_NAME, SUBSCRIPTION_NAME), Action.CONSUME
     seconds, time = path_number("seconds"), path_number("time")
+
+    async def reset_to(topic: TopicName, name: str, start: _Start) -> None:
+        await subscriptions.reset_cursor(topic, name, *start)
+
     skip_all, reset = partial(subscriptions.skip, count=None), subscriptions.reset_cursor
     of_one = TOPIC_NAME, seconds, SUBSCRIPTION_NAME
     every = f"{TOPIC}/all_subscription/expireMessages/{{seconds}}"
-    up_to = subscriptions.expire_up_to
+
+    async def expire_before(topic: TopicName, name: str, end: _Start) -> None:
+        await subscriptions.expire_before(topic, name, *end)
+
     its = f"{SUBSCRIPTION}/properties"
     set_properties = subscriptions.set_properties
     return (
         Route("GET", its, subscriptions.properties, *one, may=may),
         Route("PUT", its, set_properties, *one, body(properties_of, Properties), may=may),
         Route("GET", f"{TOPIC}/subscriptions", subscriptions.names, TOPIC_NAME, may=may),
-        Route("PUT", SUBSCRIPTION, create, body(as_it_is, Where), *one, may=may),
+        Route("PUT", SUBSCRIPTION, create, body(as_it_is, Where), *one, flag("replicated"), may=may),
         Route("DELETE", SUBSCRIPTION, subscriptions.delete, *one, flag("force"), may=may),
-        Route("POST", f"{SUBSCRIPTION}/expireMessages", up_to, *one, body(_last, MessageId), may=may),
+        Route("POST", f"{SUBSCRIPTION}/expireMessages", expire_before, *one, body(_end, MessageId), may=may),
         Route("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire, *of_one, may=may),
         Route("POST", every, expire, TOPIC_NAME, seconds, may=Action.ADMINISTER),
         Route("POST", f"{SUBSCRIPTION}/skip_all", skip_all, *one, may=may),
@@ -57,25 +74,38 @@ def routes(broker: Broker) -> Sequence[Route]:
             "POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count"), may=may
         ),
         Route("POST", f"{SUBSCRIPTION}/resetcursor/{{time}}", reset, *one, time, may=may),
-        Route("POST", f"{SUBSCRIPTION}/resetcursor", reset, *one, body(_next, Where), may=may),
+        Route("POST", f"{SUBSCRIPTION}/resetcursor", reset_to, *one, body(_next, Where), may=may),
     )
 
 
-def _next(value: Any) -> Position:
-    """What is to be delivered next."""
-    to = position_of(value)
-    excluded = _is_excluded(value) and to not in (EARLIEST, LATEST)
-    return Position(to.ledger_id, to.entry_id + 1) if excluded else to
+class _Start(NamedTuple):
+    position: Position
+    first: int = 0
+    """Index of the first message in the batch at `position`."""
 
 
-def _last(value: Any) -> Position:
-    """Up to what messages expire."""
+def _next(value: Any) -> _Start:
+    """Return the new position of a cursor: the message that is delivered next."""
     to = position_of(value)
     if to in (EARLIEST, LATEST):
-        raise ConfigurationError("messages expire up to an entry: name its ledgerId and entryId")
-    return Position(to.ledger_id, to.entry_id - 1) if _is_excluded(value) else to
+        return _Start(to)
+    index: int = fields_of(value, batchIndex=int).get("batchIndex", -1)
+    if index >= 0:
+        return _Start(to, index + _is_excluded(value))
+    return _Start(Position(to.ledger_id, to.entry_id + _is_excluded(value)))
+
+
+def _end(value: Any) -> _Start:
+    """Return the first message that does not expire."""
+    if position_of(value) in (EARLIEST, LATEST):
+        raise ConfigurationError("messages expire up to an entry: specify its ledgerId and entryId")
+    index: int = fields_of(value, batchIndex=int).get("batchIndex", -1)
+    to, is_expired = position_of(value), not _is_excluded(value)
+    if index >= 0:
+        return _Start(to, index + is_expired)
+    return _Start(Position(to.ledger_id, to.entry_id + is_expired))
 
 
 def _is_excluded(value: object) -> bool:
-    """The entry that a position names is not meant itself, but the one beside it."""
+    """Return whether a position excludes its message."""
     return isinstance(value, dict) and True in (value.get("isExcluded"), value.get("excluded"))

@@ -1,6 +1,6 @@
-"""`/quire/v1/namespaces`: what there is, as tables for people, page by page (`cluster/topic_table`).
+"""`/quire/v1/namespaces`: tables of namespaces and topics, in pages (`operations/topic_table`).
 
-A list of namespaces shows those whose topics the caller may list: who may nothing sees none.
+The list of namespaces contains those whose topics the caller may list.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from quire.security.authorization import Action, Place
 from quire.serving.admin.login import may
 from quire.serving.admin.route import OF_NAMESPACE, REQUEST, Argument, Route, query, query_number
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_table import ROWS_MAX, Order, TopicPage, Wanted, shown
+from quire.serving.operations.topic_table import ROWS_MAX, Order, TopicPage, TopicQuery
 
 NAMESPACES: Final = "/quire/v1/namespaces"
 TOPICS: Final = f"{NAMESPACES}/{{tenant}}/{{namespace}}/topics"
 
 OFFSET_MAX: Final = 100_000
-"""Whoever looks for a topic further on looks for its name."""
+"""Largest offset; to find a later topic, search for its name."""
 
 
 class NamespaceRow(TypedDict):
@@ -43,11 +43,11 @@ def routes(broker: Broker) -> Sequence[Route]:
         return found
 
     async def page(tenant: str, namespace: str, *, domain: str, contains: str, **which: Any) -> TopicPage:
-        return await table.page(Wanted(tenant, namespace, domain, contains), **which)
+        return await table.page(TopicQuery(tenant, namespace, domain, contains), **which)
 
     async def loaded(tenant: str, namespace: str, **asked: Any) -> TopicPage:
-        """What the broker that is asked has loaded: between two names, or the first in an order."""
-        wanted = Wanted(tenant, namespace, asked["domain"], asked["contains"])
+        """Return topics that this broker has loaded: between two names, or the first ones in an order."""
+        wanted = TopicQuery(tenant, namespace, asked["domain"], asked["contains"])
         if asked["order"] == "name":
             return await table.loaded_between(wanted, asked["first"], asked["last"])
         return await table.loaded_most(wanted, asked["order"], asked["limit"])
@@ -63,7 +63,13 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", NAMESPACES, listed, REQUEST, may=Action.OPEN),
         Route(
-            "GET", TOPICS, page, *asked, offset, limit, answer=shown, shows=TopicPage, may=Action.LIST_TOPICS
+            "GET",
+            TOPICS,
+            page,
+            *asked,
+            offset,
+            limit,
+            may=Action.LIST_TOPICS,
         ),
         Route(
             "GET",
@@ -72,8 +78,6 @@ def routes(broker: Broker) -> Sequence[Route]:
             *asked,
             several,
             *names,
-            answer=shown,
-            shows=TopicPage,
             may=Action.LIST_TOPICS,
         ),
     )

@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`, and their admin roles. Where nobody would heed roles they are not taken (501)."""
+"""`/admin/v2/tenants`: tenants and their admin roles. Without authorization, roles are rejected (501)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from quire.metadata.records import TenantRecord
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import AlreadyExists, ConfigurationError
 from quire.security.authorization import Action
 from quire.serving.admin.permissions import are_heeded, roles_of
 from quire.serving.admin.requests import Absent, fields_of
@@ -20,7 +20,7 @@ ONE = f"{TENANTS}/{{tenant}}"
 
 
 class TenantJson(Struct, rename="camel"):
-    """What is said of a tenant."""
+    """Request body of a tenant."""
 
     admin_roles: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
     allowed_clusters: list[str] = []
@@ -30,7 +30,7 @@ def _record(name: str, body: Any, cluster: str, *, takes_roles: bool) -> TenantR
     found = fields_of(body or {}, adminRoles=list, allowedClusters=list)
     roles = roles_of(found.get("adminRoles", []))
     if roles and not takes_roles:
-        raise Absent("nobody is authorised here, so roles would not be heeded: leave adminRoles empty")
+        raise Absent("authorization is disabled, so roles would have no effect: leave adminRoles empty")
     clusters = tuple(found.get("allowedClusters", ())) or (cluster,)
     if not all(isinstance(one, str) for one in clusters):
         raise ConfigurationError("allowedClusters must be a list of names")
@@ -42,6 +42,8 @@ def routes(broker: Broker) -> Sequence[Route]:
     takes_roles = are_heeded(broker)
 
     async def create(name: str, value: Any) -> None:
+        if name in await namespaces.tenants():  # before the body is checked
+            raise AlreadyExists(f"tenant {name} already exists")
         await namespaces.create_tenant(name, _record(name, value, cluster, takes_roles=takes_roles))
 
     async def update(name: str, value: Any) -> None:

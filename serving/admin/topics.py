@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
+from aiohttp import web
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.csrf import CREATES
+from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
+from quire.serving.admin.policies import require_to_lift
 from quire.serving.admin.requests import (
+    PARTITIONS_MAX,
     PositionJson,
     Properties,
     Where,
@@ -22,6 +27,7 @@ from quire.serving.admin.requests import (
 from quire.serving.admin.route import (
     DOMAIN,
     OF_NAMESPACE,
+    REQUEST,
     TOPIC,
     TOPIC_NAME,
     TOPICS,
@@ -35,9 +41,9 @@ from quire.serving.admin.route import (
 )
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
+from quire.serving.model.statistics import PartitionedTopicStats, TopicStats
 from quire.serving.names import TopicName
-
-PARTITIONS_MAX = 10_000
+from quire.serving.policy.resolved import limits_of
 
 
 def routes(broker: Broker) -> Sequence[Route]:
@@ -71,7 +77,10 @@ def _partitions(broker: Broker) -> Sequence[Route]:
     registry, partitioned = broker.registry, broker.partitioned
 
     async def count(topic: TopicName, *, create: bool) -> dict[str, int]:
-        """As clients ask that look topics up over HTTP: 0 when it does not exist and would be created on use."""
+        """Return the number of partitions, for lookups over HTTP.
+
+        0 for a topic that would be created on its first use.
+        """
         if create:
             return {"partitions": await broker.sessions.topics.partitions(str(topic), create=True)}
         return {"partitions": await broker.fan_out.partitions(topic)}
@@ -82,27 +91,42 @@ def _partitions(broker: Broker) -> Sequence[Route]:
     async def grow(wanted: tuple[int, dict[str, str]], topic: TopicName) -> None:
         await partitioned.grow(topic, wanted[0])
 
+    async def delete(topic: TopicName, request: web.Request, *, force: bool) -> None:
+        """Delete a topic with all its partitions. Only a superuser may delete one that has limits."""
+        await _require_to_delete(broker, topic, request)
+        await broker.deletion.delete_partitioned(topic, force=force)
+
     path, wanted = f"{TOPIC}/partitions", body(_partitioned, _Count | PartitionedJson)
     return (
-        Route("GET", path, count, TOPIC_NAME, flag("checkAllowAutoCreation", "create"), may=Action.LOOKUP),
+        Route("GET", path, count, TOPIC_NAME, flag(CREATES, "create"), may=Action.LOOKUP),
         Route("PUT", path, create, wanted, TOPIC_NAME, may=Action.ADMINISTER),
         Route("POST", path, grow, wanted, TOPIC_NAME, may=Action.ADMINISTER),
         Route(
             "DELETE",
             path,
-            broker.deletion.delete_partitioned,
+            delete,
             TOPIC_NAME,
+            REQUEST,
             flag("force"),
             may=Action.ADMINISTER,
         ),
         Route(
             "POST",
             f"{TOPIC}/createMissedPartitions",
-            partitioned.make_missed,
+            partitioned.make_missing,
             TOPIC_NAME,
             may=Action.ADMINISTER,
         ),
     )
+
+
+async def _require_to_delete(broker: Broker, topic: TopicName, request: web.Request) -> None:
+    """Check that the client may delete the topic. Raises `NotAuthorized`.
+
+    A partition has its parent topic's policies, which are deleted only with the parent.
+    """
+    if topic.is_persistent and topic.parent is None:
+        await require_to_lift(request, limits_of(await broker.registry.policies.own(topic)))
 
 
 _Count = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
@@ -116,14 +140,14 @@ class PartitionedJson(Struct):
 
 
 def _partitioned(value: Any) -> tuple[int, dict[str, str]]:
-    """A number of partitions, alone or with `properties`."""
+    """Parse a number of partitions, alone or with `properties`."""
     properties: dict[str, str] = {}
     if isinstance(value, dict):
         properties = properties_of(value.get("properties"))
         value = value.get("partitions")
     count = whole(value, "number of partitions", least=1)
     if count > PARTITIONS_MAX:
-        raise ConfigurationError(f"{count} partitions are more than a topic may have ({PARTITIONS_MAX})")
+        raise ConfigurationError(f"{count} partitions exceed the limit of {PARTITIONS_MAX} per topic")
     return count, properties
 
 
@@ -133,6 +157,13 @@ def _one(broker: Broker) -> Sequence[Route]:
     async def create(topic: TopicName, properties: dict[str, str]) -> None:
         await broker.registry.create(topic, properties=properties)
 
+    async def delete(
+        topic: TopicName, request: web.Request, *, force: bool, parent_generation: int | None
+    ) -> None:
+        """Delete a topic. Only a superuser may delete one that has limits."""
+        await _require_to_delete(broker, topic, request)
+        await topics.delete(topic, force=force, parent_generation=parent_generation)
+
     async def terminate_partitions(topic: TopicName) -> dict[int, PositionJson]:
         last = await topics.terminate_partitions(topic)
         return {number: position_json(at, number) for number, at in last.items()}
@@ -140,7 +171,7 @@ def _one(broker: Broker) -> Sequence[Route]:
     parent = query("parentGeneration", _generation, kind=Natural, keyword="parent_generation")
     return (
         Route("PUT", TOPIC, create, TOPIC_NAME, body(properties_of, Properties), may=Action.ADMINISTER),
-        Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"), parent, may=Action.ADMINISTER),
+        Route("DELETE", TOPIC, delete, TOPIC_NAME, REQUEST, flag("force"), parent, may=Action.ADMINISTER),
         Route("PUT", f"{TOPIC}/unload", topics.unload, TOPIC_NAME, may=Action.ADMINISTER),
         Route("POST", f"{TOPIC}/terminate", _position(topics.terminate), TOPIC_NAME, may=Action.ADMINISTER),
         Route(
@@ -156,7 +187,7 @@ def _generation(text: str | None) -> int | None:
 
 
 def _position(find: Callable[..., Awaitable[Position]]) -> Callable[..., Awaitable[PositionJson]]:
-    """As Pulsar shows what `find` finds in a topic."""
+    """Return a function that returns the position found by `find` as Pulsar's JSON."""
 
     async def found(topic: TopicName, *others: int) -> PositionJson:
         return position_json(await find(topic, *others), topic.partition)
@@ -186,14 +217,12 @@ def _properties(broker: Broker) -> Sequence[Route]:
 def _statistics(broker: Broker) -> Sequence[Route]:
     topics, statistics = broker.admin.topics, broker.admin.statistics
 
-    async def stats(topic: TopicName, **left_out: bool) -> dict[str, Any]:
-        return _without(await statistics.stats(topic), **left_out)
+    async def stats(topic: TopicName, **left_out: bool) -> TopicStats | PartitionedTopicStats:
+        return (await statistics.stats(topic)).without(**left_out)
 
-    async def partitioned(topic: TopicName, *, each: bool, **left_out: bool) -> dict[str, Any]:
-        if not await broker.fan_out.partitions(topic):
-            raise NotFound(f"{topic} has no partitions")
-        shown = await stats(topic, **left_out)
-        return shown if each else {**shown, "partitions": {}}
+    async def partitioned(topic: TopicName, *, each: bool, **left_out: bool) -> PartitionedTopicStats:
+        shown = (await statistics.partitioned(topic)).without(**left_out)
+        return shown if each else replace(shown, partitions={})
 
     async def last(topic: TopicName) -> Position:
         return (await broker.registry.open_persistent(topic)).log.last_confirmed
@@ -238,19 +267,3 @@ def _statistics(broker: Broker) -> Sequence[Route]:
         ),
         Route("GET", f"{TOPIC}/lastMessageId", _position(last), TOPIC_NAME, may=Action.CONSUME),
     )
-
-
-def _without(stats: dict[str, Any], *, publishers: bool, consumers: bool) -> dict[str, Any]:
-    """Without publishers and consumers, which may be many, for who does not want them."""
-    shown = dict(stats)
-    if publishers:
-        shown["publishers"] = []
-    if consumers:
-        every = stats["subscriptions"].items()
-        shown["subscriptions"] = {name: {**one, "consumers": []} for name, one in every}
-    if "partitions" in stats:
-        shown["partitions"] = {
-            name: _without(one, publishers=publishers, consumers=consumers)
-            for name, one in stats["partitions"].items()
-        }
-    return shown

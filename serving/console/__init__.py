@@ -1,13 +1,13 @@
-"""The console: a page for people at `/console`, of every broker and, through it, of a gateway.
+"""Web console for operators at `/console` of every broker and, through a broker, of a gateway.
 
-`pages` answers with the files in `static/`: HTML, one style sheet and ES modules as they were written; nothing is
-built. They are a client of REST and of nothing else, so the console may what its user may over REST, and this folder
-knows no topics. `docs/console.md` says what it shows, and how log-in works.
+`pages` serves the files in `static/`: HTML, one style sheet and ES modules, without a build step. They use only the
+REST API, with the permissions of the user. So this package does not depend on the broker. `docs/console.md` describes
+the pages and the log-in.
 
-    static/index.html     the frame: navigation, and where a page goes
-    static/console.css    all of the looks, light and dark
-    static/js/app.js      begins; which page stands at which `#/…`
-    static/js/dom.js      makes elements: text is always text, never HTML; and `morph`, which changes what is shown
-    static/js/api.js      asks REST; keeps the credentials of who logged in
+    static/index.html     frame: navigation, and the place of the current page
+    static/console.css    style sheet, light and dark
+    static/js/app.js      start, and the router from `#/…` to pages
+    static/js/dom.js      creation of elements, with text that is never HTML; `morph` updates the displayed elements
+    static/js/api.js      REST client; keeps the credentials of the user
     static/js/pages/      a file for each page
 """

@@ -1,11 +1,13 @@
-"""The console's files over HTTP, each with the headers that let a browser run them and nothing else.
+"""Static files of the console over HTTP, with a Content Security Policy that allows only these files.
 
-The files are read once, and only those are answered: a path is a key, never a name of a file. Whoever reaches the port
-may have them, for they tell of no cluster; what they ask over REST is asked with their user's credentials.
+The files are read once into a table. A request's path is a key of that table, never a file name. The files need no
+authentication, because they contain no data of a cluster; their REST requests contain the user's credentials.
 
-The policy: scripts, styles and requests of this origin alone, none of them inline, and no way from a text to HTML
-(`require-trusted-types-for`, with no policy that could make one). The page cannot be framed, and sends nobody's
-credentials anywhere.
+The policy allows scripts, styles and requests of this origin only, and none of them inline. Text cannot become HTML:
+[Trusted Types] are required, and no Trusted Types policy is allowed. The page cannot be framed, cannot submit forms,
+and sends no referrer.
+
+[Trusted Types]: https://www.w3.org/TR/trusted-types/
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # it is asked whether it changed, so that no two versions are ever mixed
+    "Cache-Control": "no-cache",  # browsers revalidate each file, so that versions are never mixed
     "Vary": "Accept-Encoding",
 }
 KINDS: Final = {
@@ -53,6 +55,8 @@ KINDS: Final = {
 
 
 class File(NamedTuple):
+    """Static file: its content type, its content, plain and compressed, and its ETag."""
+
     kind: str
     plain: bytes
     zipped: bytes
@@ -61,7 +65,7 @@ class File(NamedTuple):
 
 @cache
 def static_files() -> dict[str, File]:
-    """By their paths below `/console/`; `""` is the page itself."""
+    """Return the files by their paths below `/console/`; the empty path is the page itself."""
     found = dict(_walk(files("quire.serving.console") / "static", ""))
     return {**found, "": found["index.html"]}
 
@@ -92,7 +96,7 @@ async def _show(request: web.Request) -> web.Response:
 
 
 def routes() -> list[web.RouteDef]:
-    """What everybody who reaches the port may have."""
+    """Return the routes of the console, which need no authentication."""
     return [
         web.get(ROOT, _show),
         web.get(f"{ROOT}/", _show),
@@ -101,5 +105,5 @@ def routes() -> list[web.RouteDef]:
 
 
 def is_here(path: str) -> bool:
-    """Whether a request is for the console, and so asks for nobody's name."""
+    """Return whether a request is for the console, and therefore needs no authentication."""
     return path == ROOT or path.startswith(f"{ROOT}/")

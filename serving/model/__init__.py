@@ -1,6 +1,14 @@
-"""What topics, subscriptions and sessions know of each other. They import this folder and not one another.
+"""Interfaces and values shared by topics, subscriptions and sessions.
 
-Read `ports` (what each calls of the others), `positions` (the arithmetic of places in a topic), `request` (what a
-SUBSCRIBE asks), `topics_pattern` (a regular expression over names), `rates` (what is counted), `tracing`
-(spans of messages).
+Topics and subscriptions do not import each other.
+
+Read in this order:
+
+    ports             the interfaces
+    positions         arithmetic on positions
+    request           a parsed SUBSCRIBE
+    topics_pattern    a client's regular expression over topic names
+    rates             counters and rates
+    statistics        statistics of topics, subscriptions, consumers and producers, as JSON
+    tracing           OpenTelemetry spans of messages
 """

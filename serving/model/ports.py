@@ -1,9 +1,9 @@
-"""What topics, subscriptions and sessions know of each other, and nothing more.
+"""Interfaces between topics, subscriptions and sessions.
 
-A *session* is one client connection. A *topic* is one loaded partition: it takes entries, answers blocks. A
+A *session* is one client connection. A *topic* is one loaded partition: it stores entries and returns blocks. A
 *subscription* reads its topic, keeps a cursor and dispatches messages to *consumers*, each of which belongs to a
-session. `topic/` and `subscription/` know each other by this file alone, and neither knows `session/`; `cluster/` joins
-topics and subscriptions.
+session. `topic/` and `subscription/` use each other only through these interfaces, and neither imports `session/`.
+`registry/topic_loader` connects topics to subscriptions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.wire.block import BlockHeader, Buffer
 
 
 class ConsumerBusy(QuireError):
-    """Another consumer has what this one asked for alone."""
+    """Rejection of a request that conflicts with other consumers of the subscription."""
 
     server_error = pb.ConsumerBusy
 
@@ -36,18 +36,27 @@ class TooManySubscriptions(TooMany):
 
 
 class NotAllowed(QuireError):
-    """The request can never be granted in this way."""
+    """Permanent rejection of a request that is not supported or not permitted."""
 
     server_error = pb.NotAllowedError
 
 
+class EmptyName(QuireError):
+    """Rejection of a request without a subscription name, with the same error code as Pulsar's brokers."""
+
+    server_error = pb.ProducerBusy
+
+    def __init__(self) -> None:
+        super().__init__("Empty subscription name: specify a name")
+
+
 def was_unloaded(topic: str) -> Unavailable:
-    """What those hear who still have something of a topic that another incarnation, or another broker, serves."""
+    """Return the error for a request to an unloaded topic, which may be loaded again, here or on another broker."""
     return Unavailable(f"topic {topic} was unloaded; look it up again")
 
 
 class Position(NamedTuple):
-    """An entry of a topic. Positions of one topic compare in the topic's order (ledger ids only grow)."""
+    """Position of an entry. Positions of one topic have the order of its entries, because ledger ids only increase."""
 
     ledger_id: int
     entry_id: int
@@ -61,7 +70,10 @@ Done = Callable[[], None]
 
 
 class SegmentView(NamedTuple):
-    """One segment as subscriptions count it. `last_entry` is the last *confirmed* one, -1 when empty."""
+    """Segment of a topic, with the numbers from which subscriptions compute their backlogs.
+
+    `last_entry` is the id of the last *confirmed* entry; -1 if there is none.
+    """
 
     ledger_id: int
     last_entry: int
@@ -70,137 +82,146 @@ class SegmentView(NamedTuple):
     bytes: int
     first_clock_ms: int = 0
     last_clock_ms: int = 0
-    """When the broker took its first and its last block; 0: that is not told."""
+    """Broker's clock, in ms since 1970, at the segment's first and last block; 0 if unknown."""
 
 
 class TopicPort(Protocol):
-    """A loaded topic, as its subscriptions see it."""
+    """Port from a subscription to its loaded topic."""
 
     name: str
 
     @property
     def tracing(self) -> Tracing | None:
-        """Who is told of entries that were dispatched, if anybody."""
+        """Tracing of dispatched entries; None if tracing is disabled."""
         ...
 
     @property
     def policies(self) -> TopicPolicies:
-        """What holds for it now."""
+        """Effective policies of the topic."""
         ...
 
     @property
     def dispatch_limits(self) -> DispatchLimits | None:
-        """What brakes its subscriptions; None: nothing."""
+        """Dispatch rates of the topic's subscriptions; None if they are unlimited."""
         ...
 
     @property
     def is_terminated(self) -> bool:
-        """It takes no more messages, for good."""
+        """True if the topic was terminated, and accepts no more messages."""
         ...
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that may be dispatched; `(ledger, -1)` when the last ledger is empty and all are."""
+        """Position of the last entry that may be dispatched; `(ledger id, -1)` if the topic is empty."""
         ...
 
     @property
     def confirmed_index(self) -> int:
-        """Topic-wide index behind the last confirmed message: the number of messages ever confirmed."""
+        """Topic-wide index of the message after the last confirmed one: the number of messages ever confirmed."""
         ...
 
     def segments(self) -> Sequence[SegmentView]:
-        """Oldest first, the active one last."""
+        """List the segments, oldest first, the active one last."""
         ...
 
     def first_position(self) -> Position:
-        """The oldest entry that is still here (or the next to be written, when there is none)."""
+        """Return the position of the oldest retained entry or, if there is none, of the next entry to be written."""
         ...
 
     def next_position(self, position: Position) -> Position:
-        """The position behind `position`, in the next segment if that one ends there. May not be written yet."""
+        """Return the position after `position`, which may be in the next segment or not written yet."""
         ...
 
     def cached(self, position: Position) -> Sequence[Buffer]:
-        """Blocks from the tail cache, the first contains `position`; empty when it is not cached (or not written)."""
+        """Return cached blocks from the block that contains `position` on; empty if that block is not cached."""
         ...
 
     async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
-        """Whole confirmed blocks from the one that contains `position`, within one segment.
+        """Read whole confirmed blocks from the one that contains `position` on, within one segment.
 
-        Empty when `position` is not confirmed yet. Raises `NotFound` when its segment was trimmed,
+        Returns an empty sequence if `position` is not confirmed yet. Raises `NotFound` if its segment was trimmed,
         `CorruptionError`, `Unavailable`.
         """
         ...
 
     async def index_of(self, position: Position) -> int:
-        """Topic-wide index of the first message of the entry at `position` (of the next entry, when not written)."""
+        """Return the topic-wide index of the first message of the entry at `position`, which may not be written yet."""
         ...
 
     async def find_time(self, time_ms: int) -> Position:
-        """Where reading must begin so that no message published at `time_ms` or later is missed."""
+        """Return the position of the first entry published at or after `time_ms` (producer's clock), or the end.
+
+        Raises `CorruptionError`, `Unavailable`.
+        """
         ...
 
     async def last_message(self) -> tuple[Position, int]:
-        """The last entry that a reader will get, and its last message's index in the batch, -1 when it is none.
+        """Return the last entry's position, and the batch index of its last message (-1 if the entry is not a batch).
 
-        (-1, -1) and -1 when there is nothing. Raises `NotFound`, `CorruptionError`, `Unavailable`.
+        Returns (-1, -1) and -1 if there is no entry. Raises `NotFound`, `CorruptionError`, `Unavailable`.
         """
         ...
 
     async def compacted_view(self) -> CompactedPort | None:
-        """The topic for readers of compacted data; None when it was never compacted. Raises `Unavailable`."""
+        """Return the view for readers of compacted data; None if the topic was never compacted.
+
+        Raises `Unavailable`.
+        """
         ...
 
 
 class CompactedPort(TopicPort, Protocol):
-    """A topic as readers of compacted data see it: with gaps, which nobody is to get."""
+    """Compacted view of a topic, without the entries that compaction removed (gaps)."""
 
     def gaps(self) -> Sequence[tuple[int, BitMap]]:
-        """(ledger id, entries), in the topic's order."""
+        """List the removed entries: (ledger id, entries), in the topic's order."""
         ...
 
     def left_of(self, ledger_id: int, first: int, stop: int) -> Sequence[tuple[Position, int, int]]:
-        """Batches among entries that were read of which not all is left: (position, bits that are, messages)."""
+        """List the batches among entries `first` .. `stop`-1 from which compaction removed messages.
+
+        For each: (position, bits of the remaining messages, batch size).
+        """
         ...
 
 
 class ConsumerPort(Protocol):
-    """The session's end of one consumer: what a subscription does to it."""
+    """Port from a subscription to a consumer's session."""
 
     @property
     def wants_index(self) -> bool:
-        """Each entry is to come with its broker entry metadata: the topic-wide index, and when it was taken."""
+        """True if each entry is sent with broker entry metadata: topic-wide index and broker's clock."""
         ...
 
     def deliver(self, parts: list[Buffer]) -> None:
-        """Write MESSAGE frames, already made, to the connection: once per turn at most is best."""
+        """Write encoded MESSAGE frames to the connection; called at most once per event loop iteration, if possible."""
         ...
 
     def writable(self) -> bool:
-        """False while the connection's write buffer is full; `Consumer.resumed` is called when it drains."""
+        """Return whether the connection's write buffer has room."""
         ...
 
     def active_changed(self, is_active: bool) -> None:
-        """Failover: this consumer became, or ceased to be, the active one."""
+        """Notify the client that this consumer became active or inactive (Failover)."""
         ...
 
     def reached_end(self) -> None:
-        """The topic was terminated, and the subscription has acknowledged all of it."""
+        """Notify the client that the topic was terminated and the subscription has acknowledged all messages."""
         ...
 
     def close(self) -> None:
-        """Send CLOSE_CONSUMER: the client will look up and subscribe again."""
+        """Send CLOSE_CONSUMER, so that the client looks the topic up and subscribes again."""
         ...
 
 
 class SubscriptionPort(Protocol):
-    """A subscription, as its topic sees it."""
+    """Port from a topic to a subscription."""
 
     name: str
 
     @property
     def mark_delete(self) -> Position:
-        """Everything up to and with it is acknowledged; trimming may go this far."""
+        """Mark-delete position: all entries up to and including it are acknowledged, and may be trimmed."""
         ...
 
     @property
@@ -209,45 +230,53 @@ class SubscriptionPort(Protocol):
     @property
     def consumers(self) -> Sequence[object]: ...
 
+    @property
+    def last_used_s(self) -> float:
+        """Monotonic time, in seconds, of the last attach, detach or seek of a consumer; initially the load time."""
+        ...
+
     def tell_end(self) -> None:
-        """Tell the consumers if the topic takes no more messages and all is acknowledged."""
+        """Notify the consumers if the topic is terminated and all its messages are acknowledged."""
         ...
 
     async def skip_up_to(self, position: Position) -> None:
-        """Acknowledge all entries up to and with `position`; durable when it returns."""
+        """Acknowledge all entries up to and including `position`. Returns when the change is durable."""
         ...
 
 
 class SubscriptionsPort(Protocol):
-    """All subscriptions of one topic, as the topic sees them."""
+    """Port from a topic to its subscriptions."""
 
     names: Sized
-    """As they are at any moment."""
+    """Live view of the names of the current subscriptions."""
+
+    last_ended_s: float
+    """Monotonic time, in seconds, at which a subscription last ended; initially the time of the topic's load."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[SubscriptionPort]: ...
 
     def confirmed(self, blocks: Sequence[tuple[Buffer, BlockHeader]]) -> None:
-        """Blocks of the topic were confirmed, all that were in this turn and in order; the tail cache has them."""
+        """Dispatch blocks of the topic that were just confirmed, in order; the tail cache contains these blocks."""
         ...
 
     def close(self) -> None:
-        """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        """Send CLOSE_CONSUMER to every consumer, because the topic is unloaded."""
         ...
 
     def policies_changed(self) -> None:
-        """Others hold from now on."""
+        """Apply the topic's changed policies."""
         ...
 
     def compacted(self) -> None:
-        """There is a new result of compaction: who reads compacted data must come again."""
+        """Disconnect readers of compacted data, because there is a new compaction result."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Raises `NotFound`, and `ConsumerBusy` when it has consumers."""
+        """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` if it has consumers."""
         ...
 
     async def forget(self) -> None:
-        """The topic is deleted: its cursors are, too."""
+        """Delete the cursors of all subscriptions, because the topic is deleted."""
         ...

@@ -1,12 +1,11 @@
-"""Arithmetic on positions: what lies behind an entry, and which entries there are.
+"""Arithmetic on positions: the entry after a position, and the nearest existing entry.
 
-A position is (ledger, entry), and a topic's ledgers follow one another with gaps in their ids, so "the next
-entry" needs the list of segments. A segment that ended empty is stepped over; the entry behind the last one
-may not be written yet.
+A position is (ledger id, entry id). The ids of a topic's ledgers have gaps, so "the next entry" requires the list of
+segments. A segment that was sealed empty is skipped. The entry after the last one may not be written yet.
 
     position           segments 5: 0..9, 7: empty, 8: 0..3 (active)
     (5, 3)             -> (5, 4)
-    (5, 9)             -> (8, 0)         7 ended empty
+    (5, 9)             -> (8, 0)         7 was sealed empty
     (8, 3)             -> (8, 4)         not written yet
     (3, 7)             -> (5, 0)         3 was trimmed
 """
@@ -23,7 +22,10 @@ _ledger_id = attrgetter("ledger_id")
 
 
 def following(position: Position, segments: Sequence[SegmentView]) -> Position:
-    """The entry behind `position`; it may not be written yet. `segments` as in `TopicPort.segments`."""
+    """Return the position after `position`, whose entry may not be written yet.
+
+    `segments` is a result of `TopicPort.segments`.
+    """
     at = bisect_left(segments, position.ledger_id, key=_ledger_id)
     for segment in segments[at:]:
         first = position.entry_id + 1 if segment.ledger_id == position.ledger_id else 0
@@ -35,12 +37,12 @@ def following(position: Position, segments: Sequence[SegmentView]) -> Position:
 
 
 def preceding(position: Position) -> Position:
-    """What is the mark-delete position when `position` is the next to be read; its entry may be -1."""
+    """Return the mark-delete position of a cursor that reads `position` next; its entry id may be -1."""
     return Position(position.ledger_id, position.entry_id - 1)
 
 
 class Segments:
-    """A topic's segments as they are now; answers for cursors and dispatchers, which hold no topic."""
+    """Current segments of a topic, for cursors and dispatchers, which do not reference the topic."""
 
     __slots__ = ("_views",)
 
@@ -48,7 +50,7 @@ class Segments:
         self._views = views
 
     def freeze(self) -> None:
-        """They stay as they are now: the topic is not asked any more."""
+        """Keep the current segments from now on, and drop the reference to the topic."""
         views = self._views()
         self._views = lambda: views
 
@@ -56,16 +58,17 @@ class Segments:
         return following(position, self._views())
 
     def last_entry(self, ledger_id: int) -> int:
-        """The last confirmed entry of a segment; -1 when it is empty or not this topic's (any more)."""
+        """Return the id of the last confirmed entry of a segment; -1 if it is empty, trimmed, or not of this topic."""
         views = self._views()
         at = bisect_left(views, ledger_id, key=_ledger_id)
         found = at < len(views) and views[at].ledger_id == ledger_id
         return views[at].last_entry if found else -1
 
     def at_or_before(self, position: Position) -> Position:
-        """The last entry that is there up to and with `position`; `EARLIEST` when none is.
+        """Return the last existing entry up to and including `position`; `EARLIEST` if there is none.
 
-        A ledger behind all of this topic's is none of it, and no entry of it or before it is meant.
+        A position whose ledger id is greater than all ledger ids of this topic belongs to another topic; the result is
+        then `EARLIEST`.
         """
         views = self._views()
         if not views or views[-1].ledger_id < position.ledger_id:
@@ -81,7 +84,7 @@ class Segments:
         return EARLIEST
 
     def clamp(self, position: Position) -> Position:
-        """The next entry to read that is `position`, or the first behind it that is here, or the end."""
+        """Return `position` if the entry exists; otherwise the first existing entry after it, or the end."""
         views = self._views()
         if not views:
             return position

@@ -1,4 +1,7 @@
-"""Rates for `stats`, computed when somebody asks (no timer, no work on the data path), and totals for metrics."""
+"""Rates for `stats`, and totals for metrics.
+
+Rates are computed on request, without a timer or work on the data path.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from typing import Final
 from quire.runtime.metrics import Histogram
 
 WINDOW_S: Final = 10.0
-"""A rate is over the time since the last look, but at least over this long, once a counter is that old."""
+"""Minimum duration, in seconds, over which a rate is measured, unless measuring began later."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What all topics of a bundle did since the broker started; unlike a topic's own counters these never fall."""
+    """Totals over all topics of a bundle since the broker started.
+
+    They never decrease, unlike a topic's own counters, which start at 0 at each load.
+    """
 
     bytes_in: int = 0
     messages_out: int = 0
@@ -22,7 +28,10 @@ class Totals:
     redelivered: int = 0
     acked: int = 0
     publish_s: Histogram = field(default_factory=Histogram)
-    """Of each message: so it knows how many there were."""
+    """Histogram of publish latencies.
+
+    It has one observation per message, so its count is the number of messages received.
+    """
     dispatch_s: Histogram = field(default_factory=Histogram)
     ack_s: Histogram = field(default_factory=Histogram)
 
@@ -31,7 +40,7 @@ class Totals:
         return self.publish_s.count
 
     def add(self, other: Totals) -> None:
-        """Count what `other` counted as well."""
+        """Add the totals of `other`."""
         self.bytes_in += other.bytes_in
         self.messages_out += other.messages_out
         self.bytes_out += other.bytes_out
@@ -43,7 +52,7 @@ class Totals:
 
 
 class Rate:
-    """Turns counters that only grow into rates per second."""
+    """Rates per second of counters that only increase."""
 
     __slots__ = ("_marks",)
 
@@ -51,7 +60,7 @@ class Rate:
         self._marks: list[tuple[float, tuple[int, ...]]] = []
 
     def per_second(self, now: float, *counts: int) -> tuple[float, ...]:
-        """The growth of each of `counts` per second. `now` in seconds, monotonic."""
+        """Return the growth of each of `counts` per second. `now` is monotonic time in seconds."""
         marks = self._marks
         while len(marks) > 1 and now - marks[1][0] >= WINDOW_S:
             del marks[0]
@@ -68,7 +77,7 @@ class Rate:
 
 
 class Received:
-    """What one topic took in since it was loaded; it counts for its bundle, too."""
+    """Counters of messages and bytes that one topic received since it was loaded. Its bundle's totals include them."""
 
     __slots__ = ("_rate", "_totals", "bytes", "messages")
 
@@ -79,19 +88,40 @@ class Received:
         self._totals = totals
 
     def count_for(self, totals: Totals) -> None:
-        """The topic is of another bundle from now on."""
+        """Count in the totals of another bundle from now on, because the topic was moved to it."""
         self._totals = totals
 
     def count(self, messages: int, byte_count: int, took_s: float) -> None:
-        """A block; `took_s` from the arrival of its oldest message on."""
+        """Count a published block; `took_s` is the time since its oldest message arrived."""
         self.messages += messages
         self.bytes += byte_count
         totals = self._totals
         totals.bytes_in += byte_count
-        publish_s = totals.publish_s  # as `observe` does it, without a call for each block
+        publish_s = totals.publish_s  # `Histogram.observe`, inlined: a call for each block costs too much
         publish_s.counts[bisect_left(publish_s.bounds, took_s)] += messages
         publish_s.sum += took_s * messages
 
     def per_second(self, now: float) -> tuple[float, ...]:
-        """Messages and bytes. `now` in seconds, monotonic."""
+        """Return messages and bytes per second. `now` is monotonic time in seconds."""
+        return self._rate.per_second(now, self.messages, self.bytes)
+
+
+class Sent:
+    """Totals of one producer since it was opened."""
+
+    __slots__ = ("_rate", "bytes", "entries", "messages")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.messages = 0
+        self.bytes = 0
+        self._rate = Rate()
+
+    def count(self, entries: int, messages: int, byte_count: int) -> None:
+        self.entries += entries
+        self.messages += messages
+        self.bytes += byte_count
+
+    def per_second(self, now: float) -> tuple[float, ...]:
+        """Return messages and bytes per second. `now` is monotonic time in seconds."""
         return self._rate.per_second(now, self.messages, self.bytes)

@@ -1,4 +1,4 @@
-"""What a SUBSCRIBE asks for, in our words."""
+"""Parsed SUBSCRIBE command."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quire.runtime.errors import QuireError
 from quire.wire import pulsar_pb2 as pb
 
 Done = Callable[[QuireError | None], None]
-"""Called once: None when it is durable, else why it is not."""
+"""Callback, called once: with None when the change is durable, otherwise with the error."""
 
 
 class SubscriptionKind(IntEnum):
-    """The numbers of CommandSubscribe.SubType."""
+    """Type of a subscription, numbered as CommandSubscribe.SubType."""
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -24,7 +24,7 @@ class SubscriptionKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """Pulsar's word for it, in `stats`."""
+        """Pulsar's name of the type, for `stats`."""
         return _LABELS[self]
 
 
@@ -37,12 +37,12 @@ _LABELS = {
 
 
 class KeySharing(NamedTuple):
-    """How the keys of a Key_Shared subscription are shared: what all of its consumers must agree on."""
+    """Distribution of keys in a Key_Shared subscription, the same for all of its consumers."""
 
     is_sticky: bool = False
-    """Whether consumers name the slots that they want; else these are split among them."""
+    """True if each consumer requests ranges of slots; otherwise the broker splits the slots among the consumers."""
     out_of_order: bool = False
-    """Whether a key may go to its new owner while the former one still holds messages of it."""
+    """True if messages of a key may be sent to its new owner while the former owner has unacknowledged ones."""
 
     def __str__(self) -> str:
         order = "out of order delivery allowed" if self.out_of_order else "in order"
@@ -54,9 +54,10 @@ AUTO_SPLIT = KeySharing()
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """`key_ranges` are slots, both ends inclusive, for sticky sharing only.
+    """Fields of a SUBSCRIBE command.
 
-    `start` is for readers (not durable) only; `initial_earliest` and `start_rollback_s` for new subscriptions.
+    `key_ranges` are slot ranges, both ends included, for sticky sharing only. `start` applies to readers (non-durable
+    subscriptions) only; `initial_earliest` and `start_rollback_s` apply to new subscriptions only.
     """
 
     subscription: str
@@ -74,11 +75,11 @@ class SubscribeRequest:
     sharing: KeySharing = AUTO_SPLIT
     key_ranges: Sequence[tuple[int, int]] = ()
     read_compacted: bool = False
-    """Up to where the topic was compacted, only the last message of each key."""
+    """True to read only the last message of each key, up to the compaction horizon."""
 
     @classmethod
     def of(cls, command: pb.CommandSubscribe, address: str = "") -> SubscribeRequest:
-        """The request in a SUBSCRIBE that came from `address`."""
+        """Parse a SUBSCRIBE command that was received from `address`."""
         return cls(
             subscription=command.subscription,
             kind=SubscriptionKind(command.subType),
@@ -102,8 +103,8 @@ class SubscribeRequest:
 
 
 def _start_of(command: pb.CommandSubscribe) -> pb.MessageIdData | None:
-    """The message that a reader begins at, and nothing else of what its id says: it is kept, and may be large."""
+    """Return the position at which a reader starts, without the other fields of its message id, which may be large."""
     if not command.HasField("start_message_id"):
         return None
-    said = command.start_message_id
-    return pb.MessageIdData(ledgerId=said.ledgerId, entryId=said.entryId)
+    start = command.start_message_id
+    return pb.MessageIdData(ledgerId=start.ledgerId, entryId=start.entryId)

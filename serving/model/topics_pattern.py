@@ -1,12 +1,14 @@
-r"""A client's pattern for topics' names, and the hash by which both sides know that they see the same. A core.
+r"""Client's pattern for topic names, and the hash by which client and broker compare lists of topics. Performs no I/O.
 
-The pattern is anybody's text, and the broker that matches it serves others. So it is RE2's language, whose matching
-takes time in proportion to the name, within a bound of memory; what RE2 does not know (look-around, back references)
-is refused, as is what is too long; clients then filter by themselves. So they do where RE2 cannot be installed: its
-Python package has parts in C++, and not for every machine.
+[PIP-145](https://github.com/apache/pulsar/issues/14505) defines the hash and the matching in the broker.
 
-A pattern is about the whole name without its domain, of a partition about its
-topic's name:
+A pattern is untrusted input, and the broker that matches it also serves other clients. So it must have the syntax of
+[RE2](https://github.com/google/re2), which matches in time linear in the length of the name, and in bounded memory. A
+pattern that RE2 does not support (look-around, back references) or that is too long is rejected, and the client filters
+the names itself. The same applies if RE2 is not installed, because its Python package has a C++ extension, which does
+not exist for every platform.
+
+A pattern must match the whole topic name without its domain; for a partition, the name of its partitioned topic:
 
     persistent://public/default/orders-.*    matches persistent://public/default/orders-eu-partition-3
     public/default/orders-.*                 the same
@@ -30,18 +32,18 @@ _PARTITION: Final = re.compile(r"-partition-[0-9]+$")
 
 
 class TopicsPattern:
-    """Raises `ConfigurationError` for a pattern that cannot be taken."""
+    """Compiled pattern. Raises `ConfigurationError` if RE2 rejects the text, or it is too long."""
 
     def __init__(self, text: str) -> None:
         if len(text) > TOPICS_PATTERN_CHARS_MAX:
             raise ConfigurationError(
-                f"a pattern of {len(text)} characters is too long; {TOPICS_PATTERN_CHARS_MAX} are allowed"
+                f"a pattern of {len(text)} characters is too long; the limit is {TOPICS_PATTERN_CHARS_MAX}"
             )
         self.text = text
         self._compiled = _compiled(_DOMAIN.sub("", text, count=1))
 
     def matches(self, topic: str) -> bool:
-        """`topic` is a full name."""
+        """Return whether the pattern matches `topic`, a full name."""
         name = _PARTITION.sub("", topic.partition("://")[2])
         return self._compiled.fullmatch(name) is not None
 
@@ -50,15 +52,17 @@ def _compiled(text: str) -> Any:
     try:
         import re2
     except ImportError:
-        raise ConfigurationError("this broker was installed without RE2: clients match patterns") from None
+        raise ConfigurationError(
+            "this broker was installed without RE2, so clients must match topic patterns themselves"
+        ) from None
     options = re2.Options()
     options.max_mem = TOPICS_PATTERN_MEMORY_BYTES
     options.log_errors = False
     try:
         return re2.compile(text, options)
     except re2.error as error:
-        why = error.args[0].decode(errors="replace") if error.args else "it is no pattern"
-        raise ConfigurationError(f"the pattern {text!r} is not one of RE2's: {why}") from None
+        why = error.args[0].decode(errors="replace") if error.args else "invalid syntax"
+        raise ConfigurationError(f"RE2 cannot compile the pattern {text!r}: {why}") from None
 
 
 def topics_hash(topics: Iterable[str]) -> str:

@@ -1,15 +1,19 @@
-"""Spans of messages whose sender traces them: W3C's `traceparent` among a message's properties.
+"""OpenTelemetry spans of messages whose producers trace them.
 
-    durable   ─▶ `published`: a span from when its block's first entry came until it is durable     ┐ both below the
-    dispatched ─▶ `delivered`: a span of no length, for each time that it is sent to a consumer      ┘ sender's span
+The context of a message is its property `traceparent`, as defined by
+[W3C Trace Context](https://www.w3.org/TR/trace-context/).
 
-Where nobody asks for traces there is no `Tracing`, which is looked at once for each group of blocks and each run of
-entries. Where somebody does, the event loop hands over bytes that it has anyway. A thread of its own reads the entries
-and makes the spans; it rests, so that the loop has the interpreter, and what comes when it is `BEHIND_BYTES_MAX`
-behind is counted, and not traced: messages do not wait for it.
+    durable    ─▶ `published`: a span from the arrival of its block's first entry until it is durable  ┐ children of the
+    dispatched ─▶ `delivered`: a span of zero length for each delivery to a consumer                   ┘ producer's span
 
-Names of attributes are OpenTelemetry's for messaging. A batch is a row of messages, each with its own context. What
-its producer encrypted has none but in the open (outside a batch); of a chunked message the first chunk is traced.
+If tracing is disabled, there is no `Tracing` object, and the only cost is one check for each group of blocks and each
+run of entries. With tracing, the event loop only passes entries to a thread. The thread parses them and creates the
+spans, with pauses in which the event loop can run. Entries that arrive while `BEHIND_BYTES_MAX` bytes are queued are
+counted and not traced, so that messages never wait for tracing.
+
+Attributes have [OpenTelemetry's names for messaging](https://opentelemetry.io/docs/specs/semconv/messaging/). Each
+message of a batch has its own context. An encrypted message has a context only if it is not in a batch, because the
+properties of batched messages are encrypted, too. Of a chunked message, only the first chunk is traced.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class DurableBlock(Protocol):
-    """A block as its publisher has it; `came_s`: when its first entry came, monotonic."""
+    """Published block; `came_s` is the monotonic time, in seconds, at which its first entry arrived."""
 
     @property
     def block(self) -> Buffer: ...
@@ -53,7 +57,7 @@ class DurableBlock(Protocol):
 
 
 class _Moment(NamedTuple):
-    """What was done with entries, and when; `more` is said of their spans as well."""
+    """Operation on entries, its times, and additional attributes (`more`) of their spans."""
 
     operation: str
     topic: str
@@ -63,7 +67,7 @@ class _Moment(NamedTuple):
 
 
 class Tracing:
-    """For all topics of a broker."""
+    """Tracing for all topics of a broker."""
 
     def __init__(self, tracer: Tracer, clock: Clock) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -78,14 +82,14 @@ class Tracing:
         self._untraced = 0
 
     def close(self, patience_s: float) -> None:
-        """Make what spans there are to make, if that takes no longer. Blocks."""
+        """Create the remaining spans within `patience_s` seconds. Blocks."""
         self._threads.close(patience_s)
 
     def metrics(self) -> Values:
         return {"quire_serving_untraced_total": self._untraced}
 
     def published(self, topic: str, flights: Sequence[DurableBlock], now_s: float) -> None:
-        """`flights` are durable since `now_s`, monotonic."""
+        """Record the spans of the blocks `flights`, which became durable at monotonic time `now_s`."""
         end_ns = self._clock.now_ms() * _NS_PER_MS
         for flight in flights:
             start_ns = end_ns - int((now_s - flight.came_s) * 1e9)
@@ -101,7 +105,11 @@ class Tracing:
         remaining: int,
         redelivery_count: int,
     ) -> None:
-        """Entries, by their ids, were sent to a consumer; `remaining` is not 0 where only these of a batch were."""
+        """Record the spans of `entries`, as (entry id, entry), that were sent to a consumer.
+
+        If the only entry is a partly acknowledged batch, `remaining` has a bit set for each message that was sent;
+        otherwise it is 0.
+        """
         now_ns = self._clock.now_ms() * _NS_PER_MS
         more: dict[str, str | int] = {
             "messaging.destination.subscription.name": subscription,
@@ -125,7 +133,7 @@ class Tracing:
         try:
             work()
         except Exception:
-            _log.exception("messages are not traced")
+            _log.exception("internal error while tracing messages; they are delivered without spans")
         finally:
             with self._lock:
                 self._behind_bytes -= size
@@ -159,7 +167,7 @@ class Tracing:
                 span.end(end_ns)
 
     def _contexts(self, entry: Buffer, remaining: int) -> Iterator[tuple[int, int, Context]]:
-        """(index in the batch, or -1; bytes of the payload; its sender's context) of messages that have one."""
+        """Yield (batch index or -1, payload bytes, the producer's context) for each message that has a context."""
         try:
             for at, size, properties in _properties(entry):
                 if remaining and at >= 0 and not remaining >> at & 1:
@@ -168,11 +176,14 @@ class Tracing:
                 if PARENT in carrier:
                     yield at, size, self._extract(carrier)
         except message.Undecodable:
-            return  # its bytes are its sender's: readers are told
+            return  # the entry is malformed, and its consumers report the error
 
 
 def _properties(entry: Buffer) -> Iterator[tuple[int, int, Sequence[pb.KeyValue]]]:
-    """Of each message of an entry that may be traced. Raises `Undecodable`."""
+    """Yield (batch index or -1, payload bytes, properties) for each message that may be traced.
+
+    Raises `Undecodable`.
+    """
     metadata, payload = message.read_metadata(entry)
     if not message.is_batch(metadata):
         if not (message.is_chunk(metadata) and metadata.chunk_id):

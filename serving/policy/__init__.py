@@ -1,6 +1,6 @@
-"""What tenants and namespaces prescribe: who may have topics, and how these are kept.
+"""Policies of tenants, namespaces and topics, and the permissions in them.
 
-`namespaces` (the records), `service` (those of topics), `resolved` (what holds for one topic), `applied` (now, for one
-that is loaded); `strategy` (of schemas); `rate_limiter` (how much may pass, and where those wait for whom it is
-spent). `guard` asks who somebody is, and whether he may.
+`namespaces` contains the records of tenants and namespaces, `service` the policies of topics, `resolved` the effective
+policies of a topic, and `applied` those of a loaded topic. `strategy` contains the strategies of schema compatibility,
+`rate_limiter` the rates and the queues of callers that exceed them. `guard` authenticates and authorizes.
 """

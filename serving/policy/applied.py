@@ -1,7 +1,7 @@
-"""The policies that hold for a loaded topic now, and the limiters that are made of them.
+"""Effective policies of a loaded topic, and the limiters that are built from them.
 
-A topic has one such object, and so have the parts of it that act by a policy: they read it when they act. Limiters are
-made anew when what they limit has changed, and are None while nothing is limited: a policy that is off costs nothing.
+A topic and its parts share one such object, and read it when they act. Limiters are rebuilt when their limits change,
+and are None while nothing is limited, so that an unused policy costs nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ class AppliedPolicies:
         self._limiters = limiters
         self.policies = policies
         self.publish_limiter = publish_rate_limiter(policies, clock, limiters.publish)
-        """What producers wait at whose rate is spent, and where there is a limit on the size of messages."""
+        """Limiter of the publish rate; also not None if only the message size is limited."""
         self.dispatch_limits = dispatch_limits(policies, clock, limiters.dispatch)
 
     def apply(self, policies: TopicPolicies) -> None:
-        """Other policies hold from now on; but for deduplication, which needs a load."""
+        """Apply changed policies, except deduplication, which requires a reload."""
         former, self.policies = self.policies, policies
         clock, limiters = self._clock, self._limiters
         if _differ(former, policies, "publish_rate", "message_bytes_max"):
-            if self.publish_limiter is not None:  # who waits there asks the new one, in a turn of its own
+            if (
+                self.publish_limiter is not None
+            ):  # waiting callers then check the new limiter, in a later iteration
                 asyncio.get_running_loop().call_soon(self.publish_limiter.open)
             self.publish_limiter = publish_rate_limiter(policies, clock, limiters.publish)
         if _differ(former, policies, "dispatch_rate", "subscription_dispatch_rate"):

@@ -1,12 +1,13 @@
-"""What sessions and the REST interface ask before they do anything: who is it, and may he.
+"""Guard of sessions and of the REST interface: authentication and authorization.
 
-The rules are in `quire.security`; here are the grants that they are about: admin roles of tenants, and permissions in
-the policies of namespaces and topics, all cached and followed by watches, so that a question costs no I/O as a rule. A
-topic's own permissions are its record's, its parent's for a partition; a topic that keeps nothing has its namespace's
-alone. What cannot be read now is `Unavailable`: never allowed, and never called forbidden.
+The rules are in `quire.security`; this module provides the grants: admin roles of tenants, and permissions in the
+policies of namespaces and topics. All grants are cached and updated by watches, so that a decision usually needs no
+I/O. A topic's own permissions are in its policy record, a partition's in the policy record of its parent. A
+non-persistent topic has only the permissions of its namespace. If a record is unreadable, the result is `Unavailable`,
+never a permission or a rejection.
 
-Each refusal is written down (`security/audit`), and told in a sentence that says what to grant. What is not there at
-all is refused like what is: who may not look does not learn what there is.
+Each rejection is written to the audit log (`security/audit`), with the missing grant. Requests for missing objects are
+rejected like those for existing ones, so that a role without permission does not learn which exist.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, NotFound, QuireError, Unavailable
-from quire.runtime.metrics import Values
+from quire.security.audit import Caller
 from quire.security.authentication import Authentication
 from quire.security.authorization import NOTHING_GRANTED, Action, Decision, Grants, Place
 from quire.security.identity import Identity, Presented
@@ -25,7 +26,7 @@ from quire.serving.policy.service import TopicPoliciesService
 
 
 class Guard:
-    """`authentication` is that of `security`: there is a guard only where people log in."""
+    """Guard of one broker. `authentication` is `security.authentication`; without it there is no guard."""
 
     def __init__(
         self,
@@ -42,43 +43,39 @@ class Guard:
         self._changed: set[tuple[str, str]] = set()
         policies.on_change(lambda tenant, namespace: self._changed.add((tenant, namespace)))
 
-    def metrics(self) -> Values:
-        """What was written down, by events."""
-        return self.audit.metrics()
-
-    # -- who is it -------------------------------------------------------------------------------------
+    # -- authentication --------------------------------------------------------------------------------
 
     async def log_in(self, presented: Presented, original: str) -> Identity:
-        """Who that is; `original` is for whom it says to speak. Raises `NotAuthenticated`, `NotAuthorized` for who
-        may not speak for others, `Unavailable`.
+        """Authenticate; `original` is the proxied principal.
+
+        Raises `NotAuthenticated`, `NotAuthorized` for a role that is not a proxy, `Unavailable`.
         """
         try:
             identity = await self.authentication.authenticate(presented)
             return self.authorization.speaking_for(identity, original)
         except (NotAuthenticated, NotAuthorized, Unavailable) as error:
-            address, by, request = presented.address, presented.by, presented.request
-            self.audit.record("login-failed", None, address, by, outcome=str(error), request=request)
+            caller = Caller(None, presented.address, presented.by, presented.request)
+            self.audit.record("login-failed", caller, outcome=str(error))
             raise
 
-    # -- may he ----------------------------------------------------------------------------------------
+    # -- authorization ---------------------------------------------------------------------------------
 
-    async def check(
-        self, who: Identity, action: Action, place: Place, *, address: str, what: str, request: str
-    ) -> None:
-        """`what` is the command or the request that asks, `request` its name. Raises `NotAuthorized`, `Unavailable`."""
-        decision = await self.decide(who, action, place)
+    async def check(self, caller: Caller, action: Action, place: Place) -> None:
+        """Authorize an action of an authenticated caller. Raises `NotAuthorized`, `Unavailable`."""
+        assert caller.who is not None
+        decision = await self.decide(caller.who, action, place)
         if not decision.allowed:
-            self.audit.record("denied", who, address, what, str(place), decision.why, request)
+            self.audit.record("denied", caller, str(place), decision.why)
             raise NotAuthorized(decision.why)
 
     async def decide(self, who: Identity, action: Action, place: Place) -> Decision:
-        """Raises what reading the grants raises: `Unavailable`, `CorruptionError`."""
+        """Decide whether the grants permit an action. Raises `Unavailable`, `CorruptionError`."""
         if action is Action.OPEN or self.authorization.is_superuser(who):
             return self.authorization.decide(who, action, place, NOTHING_GRANTED)
         return self.authorization.decide(who, action, place, await self.grants(place))
 
     async def grants(self, place: Place) -> Grants:
-        """What was granted there; nothing where there is no such tenant."""
+        """Return the grants of a place; no grants if the tenant does not exist."""
         try:
             admins = await self._namespaces.admins(place.tenant) if place.tenant else ()
         except NotFound:
@@ -102,19 +99,22 @@ class Guard:
             bool(policies.subscription_prefix),
         )
 
-    # -- what has changed ------------------------------------------------------------------------------
+    # -- changed grants --------------------------------------------------------------------------------
 
     def take_changed(self) -> set[tuple[str, str]]:
-        """Where grants may have changed since this was asked last; (tenant, "") for all of a tenant."""
+        """Return and clear the places whose grants may have changed; (tenant, "") stands for a whole tenant."""
         changed, self._changed = self._changed, set()
         return changed
 
     def look_again(self, tenant: str, namespace: str) -> None:
-        """As if it had changed."""
+        """Mark a place as changed."""
         self._changed.add((tenant, namespace))
 
     async def still_may(self, who: Identity, action: Action, place: Place) -> Decision:
-        """As `decide`; what cannot be read now goes on, and is looked at again."""
+        """Decide again for an open connection.
+
+        If the grants are unreadable, allow the action, and mark the place as changed.
+        """
         try:
             return await self.decide(who, action, place)
         except QuireError as error:
@@ -125,13 +125,13 @@ class Guard:
 def guard_of(
     security: Security | None, namespaces: Namespaces, policies: TopicPoliciesService
 ) -> Guard | None:
-    """None where nobody logs in."""
+    """Create the guard; return None without authentication."""
     if security is None or security.authentication is None:
         return None
     return Guard(security, security.authentication, namespaces, policies)
 
 
 def place_of(topic: str, subscription: str = "") -> Place:
-    """Where something is asked of a topic. Raises `ConfigurationError` for what is no topic's name."""
+    """Return the place of a topic. Raises `ConfigurationError` for an invalid topic name."""
     name = TopicName.parse(topic)
     return Place(name.tenant, name.namespace, str(name), subscription)

@@ -1,11 +1,12 @@
-"""Tenants and namespaces: the records, and a cache that a topic may ask on every load.
+"""Tenants and namespaces: the records, and a cache that every load of a topic may use.
 
-Records change by version only. The cache is filled by reading and emptied by a watch, so another broker's change is
-seen without polling. `get` of a namespace that was seen costs no I/O.
+Records are changed by compare-and-set only. Reads fill the cache and watches invalidate it, so another broker's change
+is seen without polling. `get` of a cached namespace needs no I/O.
 
-A topic is made in a transaction with the version of its namespace's record (`while_there`), and a namespace is marked
-before it is deleted: so it has no topics then, and gets none. What is kept for its topics and bundles goes before the
-record; a deletion that was interrupted goes on when it is asked for again.
+A topic is created in a transaction with a check of its namespace's version (`while_there`), and a namespace is marked
+before its deletion. So a namespace that remains marked has no topics, and no topic can be created in it. The records of
+its topics' policies and schemas and of its bundles are deleted before its own; a repeated request continues an
+interrupted deletion.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from quire.metadata.records import NamespaceRecord, Policies, StateLogRecord, Te
 from quire.metadata.store import CHANGE_ATTEMPTS, Check, MetadataStore, NotEmpty, Put, Step
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, TooMany, VersionConflict
 from quire.security.configuration import Limits
+from quire.serving.names import refuse_dots
 
 DOMAINS: Final = ("persistent", "non-persistent")
 
@@ -35,8 +37,8 @@ DEFAULT_NAMESPACE = "default"
 class Namespaces:
     """Tenants and namespaces of one cluster.
 
-    `cluster` is the name that new tenants are allowed in, `boundaries` those of a new namespace's bundles;
-    `delete_ledger` deletes one of a state log.
+    `cluster` is the allowed cluster of new tenants, `boundaries` the bundle boundaries of new namespaces;
+    `delete_ledger` deletes a ledger of a state log.
     """
 
     def __init__(
@@ -54,22 +56,22 @@ class Namespaces:
         self._cluster = cluster
         self._boundaries = boundaries
         self._cache: dict[str, tuple[NamespaceRecord, int]] = {}
-        """With the versions of their nodes."""
+        """Records of namespaces and the versions of their nodes, by `tenant/namespace`."""
         self._admins: dict[str, tuple[str, ...]] = {}
-        """Admin roles, by tenants."""
+        """Admin roles by tenant."""
         self._watched: set[str] = set()
         self._changes = 0
         self._listeners: list[Callable[[str, str], None]] = []
 
     def on_change(self, listener: Callable[[str, str], None]) -> None:
-        """Call `listener(tenant, namespace)` after each change of a namespace that was asked for before.
+        """Call `listener(tenant, namespace)` after each change of a namespace that was read before.
 
-        And `listener(tenant, "")` after one of a tenant's admin roles.
+        After a change of a tenant's admin roles, call `listener(tenant, "")`.
         """
         self._listeners.append(listener)
 
     async def ensure_defaults(self) -> None:
-        """Make `public/default` where it is not there yet; a cluster that has as many as it may goes without."""
+        """Create `public/default` if it does not exist; do nothing if the limit of tenants or namespaces is reached."""
         with suppress(AlreadyExists, TooMany):
             await self.create_tenant(DEFAULT_TENANT)
         with suppress(AlreadyExists, TooMany, NotFound):
@@ -81,20 +83,22 @@ class Namespaces:
         return [paths.decode(name) for name in await self._store.children(paths.TENANTS)]
 
     async def tenant(self, name: str) -> TenantRecord:
-        """Raises `NotFound`."""
+        """Return the record of a tenant. Raises `NotFound`."""
         path = paths.tenant(name)
         with _called(f"tenant {name}"):
             node = await self._store.get(path)
         return decode(TenantRecord, node.value, path)
 
     async def admins(self, tenant: str) -> tuple[str, ...]:
-        """The tenant's admin roles, as last told by a watch. Raises `NotFound`."""
+        """Return the tenant's admin roles, cached until a watch fires. Raises `NotFound`."""
         known = self._admins.get(tenant)
         if known is not None:
             return known
         path = paths.tenant(tenant)
         if path not in self._watched:
-            await self.tenant(tenant)  # one that is not there is not watched: anybody can name any number
+            await self.tenant(
+                tenant
+            )  # a missing tenant is not watched, because clients can send any number of names
             self._store.watch(path, lambda _: self._drop(tenant, ""))
             self._watched.add(path)
         changes = self._changes
@@ -104,7 +108,7 @@ class Namespaces:
         return found
 
     async def create_tenant(self, name: str, record: TenantRecord | None = None) -> None:
-        """Raises `AlreadyExists`, `TooMany`, and `ConfigurationError` for a name that is none."""
+        """Create a tenant. Raises `AlreadyExists`, `TooMany`, and `ConfigurationError` for an invalid name."""
         _check_name("tenant", name)
         record = record or TenantRecord(name=name, allowed_clusters=(self._cluster,))
         async with self._creating:
@@ -119,7 +123,7 @@ class Namespaces:
         self._drop(name, "")
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises `NotFound`, and `NotEmpty` while it has namespaces."""
+        """Delete a tenant. Raises `NotFound`, and `NotEmpty` if it has namespaces."""
         if await self.list(name):
             raise NotEmpty(f"tenant {name} still has namespaces; delete them first")
         with _called(f"tenant {name}"):
@@ -129,25 +133,25 @@ class Namespaces:
     # -- namespaces ------------------------------------------------------------------------------------
 
     async def list(self, tenant: str) -> list[str]:
-        """The tenant's namespaces, as `tenant/namespace`. Raises `NotFound` when there is no such tenant."""
+        """List the tenant's namespaces, as `tenant/namespace`. Raises `NotFound` for an unknown tenant."""
         await self.tenant(tenant)
         names = await self._store.children(paths.namespaces_of(tenant))
         return [f"{tenant}/{paths.decode(name)}" for name in names]
 
     async def get(self, tenant: str, name: str) -> NamespaceRecord:
-        """Raises `NotFound`, also for one that is being deleted."""
+        """Return the record of a namespace. Raises `NotFound`, also during its deletion."""
         return (await self._find(tenant, name))[0]
 
     async def get_unless_strange(self, tenant: str, name: str) -> NamespaceRecord:
-        """As `get`, for names that anybody may choose: one that is not there is not watched."""
+        """Return the record of a namespace as `get` does, for untrusted names: a missing one is not watched."""
         if paths.namespace(tenant, name) not in self._watched:
             await self._read(tenant, name)
         return await self.get(tenant, name)
 
     async def while_there(self, tenant: str, name: str) -> Step:
-        """What a transaction begins with that makes something in the namespace. Raises as `get`.
+        """Return a check for a transaction that creates an object in the namespace. Raises the errors of `get`.
 
-        A `VersionConflict` means that others changed it: `refresh` and try again.
+        If the transaction raises `VersionConflict`, another broker changed the namespace: call `refresh` and retry.
         """
         return Check(paths.namespace(tenant, name), (await self._find(tenant, name))[1])
 
@@ -163,9 +167,9 @@ class Namespaces:
         found = await self._read(tenant, name)
         if found[0].deleting:
             raise NotFound(
-                f"namespace {tenant}/{name} is being deleted; if that was cut short, delete it again"
+                f"namespace {tenant}/{name} is being deleted; if the deletion was interrupted, delete it again"
             )
-        if changes == self._changes:  # else what was read may be older than the change
+        if changes == self._changes:  # otherwise the result may be older than the change
             self._cache[f"{tenant}/{name}"] = found
         return found
 
@@ -176,7 +180,7 @@ class Namespaces:
         return decode(NamespaceRecord, node.value, path), node.version
 
     async def refresh(self, tenant: str, name: str) -> None:
-        """Read it now, whether or not a watch has told of a change. Raises `NotFound`."""
+        """Read the namespace again, even if no watch has fired. Raises `NotFound`."""
         self._cache.pop(f"{tenant}/{name}", None)
         await self.get(tenant, name)
 
@@ -195,7 +199,7 @@ class Namespaces:
         policies: Policies | None = None,
         boundaries: tuple[str, ...] | None = None,
     ) -> None:
-        """Raises `AlreadyExists`, `TooMany`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
+        """Create a namespace. Raises `AlreadyExists`, `TooMany`, `NotFound` (tenant), `ConfigurationError` (name)."""
         _check_name("namespace", name)
         await self.tenant(tenant)
         record = NamespaceRecord(
@@ -211,18 +215,21 @@ class Namespaces:
                 await self._store.create(path, encode(record))
 
     async def _check_number(self, limit: str, most: int, of: str, path: str) -> None:
-        """There is room for `path` beside the others, or it is there. Raises `TooMany`."""
+        """Check that `path` exists or may be added. Raises `TooMany`."""
         folder, _, name = path.rpartition("/")
         there = await self._store.children(folder) if most else ()
         if most and len(there) >= most and name not in there:
             what = limit.partition("_")[0]
             raise TooMany(
                 limit,
-                f"{of} has {most} {what}, and takes no more: delete some, or raise {limit} under [limits]",
+                f"{of} has {most} {what}, which is the limit: delete some, or raise {limit} under [limits]",
             )
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Raises `NotFound`, `NotEmpty` while it has topics, and what deleting a ledger raises: delete it again."""
+        """Delete a namespace. Raises `NotFound`, `NotEmpty` if it has topics, and errors of deleting a ledger.
+
+        After an error, the caller should delete it again.
+        """
         while True:
             record, version = await self._read(tenant, name)
             if await self._has_topics(tenant, name):
@@ -232,9 +239,14 @@ class Namespaces:
             if record.deleting:
                 break
             await self._put(replace(record, deleting=True), version)
-        for folder in (paths.policies_of(tenant, name), *paths.schema_folders(tenant, name)):
-            for child in await self._store.children(folder):
-                await _unless_gone(self._store.delete(f"{folder}/{child}"))
+        for domain in DOMAINS:
+            policies, schemas = (
+                paths.policies_of(tenant, name, domain),
+                paths.schema_folders(tenant, name, domain),
+            )
+            for folder in (policies, *schemas):
+                for child in await self._store.children(folder):
+                    await _unless_gone(self._store.delete(f"{folder}/{child}"))
         await self._delete_state_logs(paths.state_logs_of(tenant, name))
         with _called(f"namespace {tenant}/{name}"):
             await self._store.delete(paths.namespace(tenant, name), version)
@@ -245,7 +257,7 @@ class Namespaces:
         return any([await self._store.children(folder) for folder in folders])
 
     async def _delete_state_logs(self, folder: str) -> None:
-        """Of the bundles: no topic needs its cursors any more."""
+        """Delete the bundles' state logs, whose cursors no topic needs any more."""
         for child in await self._store.children(folder):
             path = f"{folder}/{child}"
             try:
@@ -257,9 +269,9 @@ class Namespaces:
             await _unless_gone(self._store.delete(path))
 
     async def split(self, tenant: str, name: str, low: str, at: str, high: str) -> Step:
-        """What splits the bundle `low_high`, for a transaction; whoever did it has to `refresh`.
+        """Return the operation that splits the bundle `low_high`; call `refresh` after the transaction.
 
-        Raises `NotFound` when there is no such bundle, or it was split meanwhile.
+        Raises `NotFound` if the bundle does not exist or was split.
         """
         record, version = await self._read(tenant, name)
         if record.deleting or (low, high) not in pairwise(record.boundaries):
@@ -273,7 +285,7 @@ class Namespaces:
         self._drop(record.tenant, record.name)
 
     async def change(self, tenant: str, name: str, change: Callable[[Policies], Policies]) -> None:
-        """Replace the policies by what `change` makes of them. Raises `NotFound`, `VersionConflict`."""
+        """Replace the policies by the result of `change`. Raises `NotFound`, `VersionConflict`."""
         for attempt in range(1, CHANGE_ATTEMPTS + 1):
             record, version = await self._read(tenant, name)
             try:
@@ -292,16 +304,20 @@ async def _unless_gone(deletion: Awaitable[None]) -> None:
 
 @contextmanager
 def _called(what: str) -> Iterator[None]:
-    """Errors speak of `what` the user named, not of the node it is kept in."""
+    """Map errors of the store to errors that name the object (`what`) and begin with Pulsar's words."""
     try:
         yield
     except NotFound:
-        raise NotFound(f"there is no {what}") from None
+        kind = what.partition(" ")[0].capitalize()
+        raise NotFound(f"{kind} does not exist: there is no {what}") from None
     except AlreadyExists:
-        raise AlreadyExists(f"{what} exists already") from None
+        raise AlreadyExists(f"{what} already exists") from None
 
 
 def _check_name(what: str, name: str) -> None:
-    """Raise `ConfigurationError` unless `name` may be a tenant's or a namespace's name."""
+    """Raise `ConfigurationError` unless `name` is a valid name of a tenant or namespace."""
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{name!r} cannot be the name of a {what}: letters, digits and -=:._ only")
+        raise ConfigurationError(
+            f"{name!r} is not a valid name of a {what}: use only letters, digits and -=:._"
+        )
+    refuse_dots(what, name)

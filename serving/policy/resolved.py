@@ -1,10 +1,10 @@
-"""What holds for one topic: its own policies over its namespace's over the broker's defaults. No I/O.
+"""Effective policies of one topic: its own, then its namespace's, then the broker's defaults. Performs no I/O.
 
-A loaded topic has exactly one `TopicPolicies`, frozen and complete. It is never edited: when something it rests on
-changes, another one takes its place as a whole. So what acts by a policy reads one attribute, and what is off is
-decided where the object is made, not where messages pass.
+A loaded topic has exactly one `TopicPolicies`, immutable and complete. When one of its sources
+changes, another object replaces it. So code that applies a policy reads one attribute. The level that determines a
+policy is chosen when the object is created, not for each message.
 
-A field here has the name of a field of `Policies`; a new policy is one field in either and, where the broker has a
+A field has the same name as in `Policies`; a new policy needs a field in both and, if the broker has a
 setting for it, one line in `defaults_of`.
 """
 
@@ -32,10 +32,24 @@ from quire.serving.policy.strategy import DEFAULT
 from quire.serving.settings import BrokerSettings
 
 NO_POLICIES: Final = Policies()
+LIMITS: Final = (
+    "topics_max",
+    "producers_max",
+    "consumers_max",
+    "consumers_per_subscription_max",
+    "subscriptions_max",
+)
+"""Policies that isolate tenants: only a superuser may change them, not a tenant's administrator."""
+
+
+def limits_of(prescribed: Policies) -> dict[str, int]:
+    """Return the limits that are set, by field."""
+    found = {field: getattr(prescribed, field) for field in LIMITS}
+    return {field: value for field, value in found.items() if value is not None}
 
 
 class TopicPolicies(Record, frozen=True):
-    """Times in ms; 0 is off unless a field says otherwise."""
+    """Effective policies of a topic. Times are in ms; 0 disables a policy unless a field says otherwise."""
 
     deduplication: bool = False
     persistence: PersistencePolicy = PersistencePolicy()
@@ -50,11 +64,11 @@ class TopicPolicies(Record, frozen=True):
     publish_rate: PublishRate = PublishRate()
     compaction_threshold_bytes: int = 0
     dispatch_rate: DispatchRate = DispatchRate()
-    """Of all subscriptions together."""
+    """Dispatch rate of all subscriptions together."""
     subscription_dispatch_rate: DispatchRate = DispatchRate()
-    """Of each subscription."""
+    """Dispatch rate of each subscription."""
     schema_compatibility: str = DEFAULT
-    """A `quire.serving.policy.strategy.Strategy`."""
+    """Value of `quire.serving.policy.strategy.Strategy`."""
     schema_auto_update: bool = True
     schema_enforced: bool = False
     producers_max: int = 0
@@ -62,28 +76,29 @@ class TopicPolicies(Record, frozen=True):
     consumers_per_subscription_max: int = 0
     subscriptions_max: int = 0
     unacked_messages_max: int = UNACKED_MESSAGES_MAX
-    """That a consumer of a shared subscription may hold."""
+    """Maximum number of unacknowledged messages of a consumer of a shared subscription."""
     iceberg: IcebergPolicy = IcebergPolicy()
-    """Heeded by `quire spark follow-iceberg`, not by brokers."""
+    """Applied by `quire spark follow-iceberg`, not by brokers."""
 
     @property
     def quotas(self) -> tuple[BacklogQuota, ...]:
-        """Those that limit anything."""
+        """Backlog quotas that have a limit."""
         both = (self.backlog_quota, self.age_quota)
         return tuple(one for one in both if one.limit_bytes >= 0 or one.limit_ms >= 0)
 
 
 _NAMES: Final = tuple(field.name for field in fields(TopicPolicies))
-"""Once: asking costs a third of a millisecond, as much as all else of a load."""
+"""Names of all fields, computed once, because `fields` takes a third of a millisecond, as much as the rest of a load.
+"""
 
 
 def bounded(limit: int, most: int) -> int:
-    """What a limit of a policy, 0 for none, comes to where the server itself takes `most`."""
+    """Return a policy's limit (0: none), capped at the server's limit `most`."""
     return min(limit, most) if limit else most
 
 
 def defaults_of(settings: BrokerSettings, limits: Limits) -> TopicPolicies:
-    """What holds where neither the topic nor its namespace says anything."""
+    """Return the policies of a topic without policies, in a namespace without policies."""
     return TopicPolicies(
         deduplication=settings.deduplication,
         retention=RetentionPolicy(
@@ -107,7 +122,7 @@ def defaults_of(settings: BrokerSettings, limits: Limits) -> TopicPolicies:
 def resolve(
     default: TopicPolicies, namespace: Policies = NO_POLICIES, topic: Policies = NO_POLICIES
 ) -> TopicPolicies:
-    """The first level that says something counts, field by field."""
+    """Merge the levels: for each field, use the first level at which it is set."""
     levels: tuple[Any, ...] = (topic, namespace, default)
     chosen: dict[str, Any] = {}
     for name in _NAMES:

@@ -1,10 +1,12 @@
-"""The policies of every topic of this broker, as they are now.
+"""Current policies of every topic of this broker.
 
-A topic's own policies lie in a record of their own, beside its segment list: any broker may change them without
-disturbing the owner, which alone changes that list. Those of a partitioned topic are its parent's and hold for all
-partitions. The folder of a namespace is read once, when its first topic is loaded, and followed by watches; so what
-holds for a topic is known without asking, and ten thousand topics without policies of their own cost one read. A record
-that cannot be understood is an error for its topic alone, never taken for none: retention would delete by the default.
+A topic's own policies are in a record separate from its segment list, so that any broker may change them without
+conflicting with the owner, which alone changes that list. Partitions have the policies of their parent's record. A
+non-persistent topic and a persistent one of the same name have separate records, in separate folders.
+
+The folder of a namespace is read once, when its first topic is loaded, and kept current by watches. So policies are
+known without a request, and ten thousand topics without own policies cost one read. A malformed record is an error for
+its topic only. It is never treated as absent, because retention would then delete messages by the default policy.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Changed = Callable[[str, str], None]
 
 
 class TopicPoliciesService:
-    """`default` is what the broker's settings say."""
+    """Policies of the topics of one broker. `default` is derived from the broker's settings."""
 
     def __init__(
         self,
@@ -41,11 +43,12 @@ class TopicPoliciesService:
         self._default = default
         self._listeners: list[Changed] = []
         self._of_namespaces: dict[tuple[str, str], tuple[Policies, TopicPolicies]] = {}
-        """What holds for topics without policies of their own, and what that was made of: one object for all."""
-        self._folders: dict[tuple[str, str], asyncio.Future[Followed[Policies]]] = {}
+        """For each namespace, its own policies and the effective ones of topics without own policies (one object)."""
+        self._folders: dict[tuple[str, str, str], asyncio.Future[Followed[Policies]]] = {}
+        """Watched folders by tenant, namespace and domain."""
 
     def on_change(self, listener: Changed) -> None:
-        """Tell `listener(tenant, namespace)` that topics of the namespace may have got other policies."""
+        """Call `listener(tenant, namespace)` when the policies of topics of the namespace may have changed."""
         self._listeners.append(listener)
         self._namespaces.on_change(listener)
 
@@ -54,16 +57,21 @@ class TopicPoliciesService:
             listener(tenant, namespace)
 
     async def of(self, name: TopicName) -> TopicPolicies:
-        """What holds for a topic. Raises `NotFound` for an unknown namespace, `CorruptionError`, `Unavailable`."""
-        followed = await self._follow(name.tenant, name.namespace)
+        """Return a topic's effective policies.
+
+        Raises `NotFound` for an unknown namespace, `CorruptionError`, `Unavailable`.
+        """
+        followed = await self._follow(name)
         prescribed = (await self._namespaces.get(name.tenant, name.namespace)).policies
-        own = followed.get(_holder(name), NO_POLICIES)  # after the last wait: both are of one moment
+        own = followed.get(
+            _holder(name), NO_POLICIES
+        )  # read after the last `await`, so that both are consistent
         if own is not NO_POLICIES:
             return resolve(self._default, prescribed, own)
         return self._without_own(name.tenant, name.namespace, prescribed)
 
     async def of_namespace(self, tenant: str, namespace: str) -> TopicPolicies:
-        """What holds for its topics without policies of their own. Raises as `of`."""
+        """Return the effective policies of topics without own policies. Raises the errors of `of`."""
         prescribed = (await self._namespaces.get(tenant, namespace)).policies
         return self._without_own(tenant, namespace, prescribed)
 
@@ -75,16 +83,16 @@ class TopicPoliciesService:
         return made[1]
 
     async def own(self, name: TopicName) -> Policies:
-        """What the topic itself prescribes."""
-        followed = await self._follow(name.tenant, name.namespace)
+        """Return the topic's own policies."""
+        followed = await self._follow(name)
         return followed.get(_holder(name), NO_POLICIES)
 
     async def change(self, name: TopicName, change: Callable[[Policies], Policies]) -> None:
-        """Replace the topic's own policies by what `change` makes of them.
+        """Replace the topic's own policies by the result of `change`.
 
-        Raises `Unavailable` while the topic is being deleted, or when others change them all the time.
+        Raises `Unavailable` if the topic is being deleted, or if concurrent changes prevent this one.
         """
-        followed = await self._follow(name.tenant, name.namespace)
+        followed = await self._follow(name)
         for _ in range(CHANGE_ATTEMPTS):
             steps = await topics.while_there(self._store, (name.parent or name).path)
             try:
@@ -93,7 +101,7 @@ class TopicPoliciesService:
                 continue
             await followed.refresh(_holder(name))
             return
-        raise Unavailable(f"the policies of {name} are being changed by others; try again")
+        raise Unavailable(f"the policies of {name} are being changed by other requests; try again")
 
     async def _changed_policies(self, name: TopicName, change: Callable[[Policies], Policies]) -> Step:
         path = _path(name)
@@ -104,30 +112,31 @@ class TopicPoliciesService:
         return Put(path, encode(change(decode(Policies, node.value, path))), node.version)
 
     async def refresh(self, tenant: str, namespace: str, name: TopicName | None = None) -> None:
-        """Know what anybody was told holds by now: for the namespace and, if it is given, the topic."""
+        """Read the policies of the namespace and, if given, of the topic again, with all changes confirmed so far."""
         await self._store.sync()
         await self._namespaces.refresh(tenant, namespace)
         if name is not None:
-            await (await self._follow(tenant, namespace)).refresh(_holder(name))
+            await (await self._follow(name)).refresh(_holder(name))
 
     async def forget(self, name: TopicName) -> None:
-        """The topic is deleted: a later one of its name begins without policies of its own."""
+        """Delete the policies of a deleted topic, so that a later one of its name starts without own policies."""
         try:
             await self._store.delete(_path(name))
         except NotFound:
             return
-        followed = await self._follow(name.tenant, name.namespace)
+        followed = await self._follow(name)
         followed.records.pop(_holder(name), None)
 
     async def removal(self, name: TopicName) -> list[Step]:
-        """What a transaction that deletes the topic removes of its policies; `refresh` them afterwards."""
+        """Return the operations that delete the topic's policies, for its deletion; call `refresh` afterwards."""
         try:
             return [Delete(_path(name), (await self._store.get(_path(name))).version)]
         except NotFound:
             return []
 
-    async def _follow(self, tenant: str, namespace: str) -> Followed[Policies]:
-        key = (tenant, namespace)
+    async def _follow(self, name: TopicName) -> Followed[Policies]:
+        """Return the watched folder with the topic's own policies, if it has any."""
+        key = (name.tenant, name.namespace, name.domain)
         starting = self._folders.get(key)
         if starting is None:
             starting = self._folders[key] = asyncio.ensure_future(self._start(*key))
@@ -138,8 +147,8 @@ class TopicPoliciesService:
                 del self._folders[key]
             raise
 
-    async def _start(self, tenant: str, namespace: str) -> Followed[Policies]:
-        folder = paths.policies_of(tenant, namespace)
+    async def _start(self, tenant: str, namespace: str, domain: str) -> Followed[Policies]:
+        folder = paths.policies_of(tenant, namespace, domain)
         followed = Followed(
             self._store, folder, Policies, self._tasks, lambda: self._changed(tenant, namespace)
         )
@@ -148,9 +157,9 @@ class TopicPoliciesService:
 
 
 def _holder(name: TopicName) -> str:
-    """The topic whose record a topic's policies are in."""
+    """Return the local name of the topic whose record contains the policies: a partition's parent, or itself."""
     return (name.parent or name).local
 
 
 def _path(name: TopicName) -> str:
-    return paths.policies(name.tenant, name.namespace, _holder(name))
+    return paths.policies(name.tenant, name.namespace, _holder(name), name.domain)

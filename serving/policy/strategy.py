@@ -1,12 +1,14 @@
-"""What is asked of a new schema, in Pulsar's words. A core.
+"""Schema compatibility strategies, as in [Pulsar]. Performs no I/O.
 
-    BACKWARD      who has the new schema reads what was written by the last one
-    FORWARD       who has the last one reads what is written by the new one
+    BACKWARD      the new schema can read messages of the last one
+    FORWARD       the last schema can read messages of the new one
     FULL          both
-    …_TRANSITIVE  and so for every version, not only the last
-    ALWAYS_COMPATIBLE, ALWAYS_INCOMPATIBLE   anything; nothing but what is there
+    …_TRANSITIVE  the same for all versions, not only the last
+    ALWAYS_COMPATIBLE, ALWAYS_INCOMPATIBLE   any schema is compatible; no new schema is
 
-`schema.compatibility` tells whether a schema keeps to it.
+`schema.compatibility` checks a schema against a strategy.
+
+[Pulsar]: https://pulsar.apache.org/docs/next/schema-understand/#schema-compatibility-check-strategy
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ class Strategy(StrEnum):
 
 
 UNDEFINED: Final = "UNDEFINED"
-"""Leaves it to the level above."""
+"""Value that unsets the strategy, so that the level above applies."""
 
 DEFAULT: Final = Strategy.FULL
 
 
 def for_consumer(strategy: Strategy) -> Strategy:
-    """What is asked of a consumer's schema, which is not written by: that it reads what is there."""
+    """Return the strategy for a consumer's schema, which must only be able to read the existing messages."""
     if strategy in (Strategy.ALWAYS_COMPATIBLE, Strategy.ALWAYS_INCOMPATIBLE):
         return strategy
     every = strategy.is_transitive and strategy.asks_backward

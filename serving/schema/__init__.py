@@ -1,6 +1,6 @@
-"""What messages look like: the schemas of topics, their versions, and which ones go together.
+"""Schemas of topics: their versions and their compatibility.
 
-Reading order: `avro` (whether data written by one definition can be read by another), `definition` (what a schema is,
-and when two are the same), `compatibility` (what a strategy asks), `avro_values` and `reading` (values as text, for
-people), all cores; `registry` (the shell: where versions are kept, and who is let in with which).
+Read in this order. Cores: `definition` (a schema, and equality of schemas), `avro_resolution` (whether data written
+with one Avro schema can be read with another), `compatibility` (the strategies), `avro_values` and `reading` (values as
+text, for operators). Shell: `registry` (storage of versions, and admission of clients).
 """

@@ -1,8 +1,7 @@
-"""Values in Avro's bytes, for people to look at: by a definition that `avro.parse` took. A core.
+"""Decoder of Avro data for display, by a schema that `wire.avro.parse` accepted. Performs no I/O.
 
-Whoever writes to a topic chooses both the definition and the bytes, and a handful of bytes can stand for a thousand
-million nulls. So what is read is counted, `ITEMS_MAX` and `DEPTH_MAX` at most, which libraries for Avro cannot do.
-Logical types are shown as what they are stored as: a time is a number.
+Schema and data are untrusted: a few bytes can encode a billion nulls. So the decoder enforces `ITEMS_MAX` and
+`DEPTH_MAX`; Avro libraries offer no such limits. Logical types are shown as stored: a timestamp is a number.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any, Final
 
-from quire.serving.schema.avro import AvroType
+from quire.wire.avro import Array, AvroType, Enum, Fixed, Map, Primitive, Record, Union
 
 ITEMS_MAX: Final = 20_000
-"""Values within a value: some milliseconds."""
+"""Maximum number of values in one message, including nested ones; decoding them takes a few milliseconds."""
 
 DEPTH_MAX: Final = 100
 VARINT_BYTES_MAX: Final = 10
@@ -24,23 +23,23 @@ _DOUBLE: Final = Struct("<d")
 
 
 class NoValue(ValueError):
-    """The bytes are no value of the definition, or more than is looked at; says why."""
+    """Error for data that do not match the schema or exceed a limit; its text is the reason."""
 
 
 def read(definition: AvroType, payload: bytes) -> Any:
-    """What `payload` holds: dicts, lists, texts, numbers; bytes as bytes. Raises `NoValue`."""
+    """Decode `payload` to dicts, lists, strings, numbers and bytes. Raises `NoValue`."""
     reader = _Reader(payload)
     try:
         value = reader.value(definition, 0)
     except (IndexError, StructError, UnicodeDecodeError) as error:
-        raise NoValue(f"the bytes do not fit the Avro schema: {error}") from None
+        raise NoValue(f"the value does not match the Avro schema: {error}") from None
     if reader.at != len(payload):
-        raise NoValue(f"the bytes do not fit the Avro schema: {len(payload) - reader.at} are left over")
+        raise NoValue(f"the value does not match the Avro schema: {len(payload) - reader.at} extra bytes")
     return value
 
 
 class _Reader:
-    """`at` is where in `data` the next value begins."""
+    """Reader of consecutive values; `at` is the offset in `data` of the next one."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -50,8 +49,27 @@ class _Reader:
     def value(self, kind: AvroType, depth: int) -> Any:
         self._items += 1
         if self._items > ITEMS_MAX or depth > DEPTH_MAX:
-            raise NoValue(f"it has more than {ITEMS_MAX} values, or is more than {DEPTH_MAX} deep")
-        match kind.kind:
+            raise NoValue(
+                f"the value has more than {ITEMS_MAX} parts, or is nested more than {DEPTH_MAX} deep"
+            )
+        match kind:
+            case Primitive():
+                return self._primitive(kind.kind)
+            case Fixed():
+                return self._take(kind.size)
+            case Enum():
+                return kind.symbols[self._place(kind.symbols)]
+            case Union():
+                return self.value(kind.branches[self._place(kind.branches)], depth + 1)
+            case Record():
+                return {one.name: self.value(one.type, depth + 1) for one in kind.fields}
+            case Array():
+                return [self.value(kind.items, depth + 1) for _ in self._blocks()]
+            case Map():
+                return {self._text(): self.value(kind.values, depth + 1) for _ in self._blocks()}
+
+    def _primitive(self, kind: str) -> Any:
+        match kind:
             case "null":
                 return None
             case "boolean":
@@ -64,24 +82,10 @@ class _Reader:
                 return _DOUBLE.unpack(self._take(8))[0]
             case "bytes":
                 return self._take(self._number())
-            case "string":
-                return self._take(self._number()).decode()
-            case "fixed":
-                return self._take(kind.size)
-            case "enum":
-                return kind.symbols[self._place(kind.symbols)]
-            case "union":
-                return self.value(kind.branches[self._place(kind.branches)], depth + 1)
-            case "record":
-                return {one.name: self.value(one.type, depth + 1) for one in kind.fields}
-            case "array":
-                assert kind.items is not None
-                return [self.value(kind.items, depth + 1) for _ in self._blocks()]
-        assert kind.items is not None, kind.kind
-        return {self._text(): self.value(kind.items, depth + 1) for _ in self._blocks()}
+        return self._text()
 
     def _blocks(self) -> Any:
-        """One turn for each item of an array or a map."""
+        """Yield once for each item of an array or a map."""
         while count := self._number():
             if count < 0:
                 count = -count
@@ -95,17 +99,19 @@ class _Reader:
     def _place(self, choices: Any) -> int:
         number = self._number()
         if not 0 <= number < len(choices):
-            raise NoValue(f"the bytes do not fit the Avro schema: it has no choice {number}")
+            raise NoValue(f"the value does not match the Avro schema: there is no symbol or branch {number}")
         return number
 
     def _take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self.at:
-            raise NoValue(f"the bytes do not fit the Avro schema: {size} bytes are not there")
+            raise NoValue(
+                f"the value does not match the Avro schema: {size} bytes are expected, but fewer remain"
+            )
         self.at += size
         return self._data[self.at - size : self.at]
 
     def _number(self) -> int:
-        """Zigzag, in groups of seven bits, the least first."""
+        """Decode a zigzag-encoded number, in groups of seven bits, least significant first."""
         found = 0
         for group in range(VARINT_BYTES_MAX):
             byte = self._data[self.at]
@@ -113,4 +119,4 @@ class _Reader:
             found |= (byte & 0x7F) << (7 * group)
             if byte < 0x80:
                 return (found >> 1) ^ -(found & 1)
-        raise NoValue("the bytes do not fit the Avro schema: a number is too long")
+        raise NoValue("the value does not match the Avro schema: a number is too long")

@@ -1,14 +1,14 @@
-"""One schema: its kind, its definition, its properties. A core.
+"""One schema: its kind, its definition, its properties. Performs no I/O.
 
-The kinds and their numbers are Pulsar's. What the definition's bytes are depends on the kind:
+The kinds and their numbers are Pulsar's. The definition's bytes depend on the kind:
 
-    AVRO, JSON, PROTOBUF    an Avro definition in JSON, whatever the messages are encoded in
+    AVRO, JSON, PROTOBUF    an Avro definition in JSON, whatever the encoding of messages
     PROTOBUF_NATIVE         JSON with a set of file descriptors and the name of the root message
-    KEY_VALUE               4 length, the key's definition, 4 length, the value's; their kinds are properties
-    all others              nothing: the kind says all
+    KEY_VALUE               the key's definition and the value's, see `wire.key_value`; their kinds are properties
+    all others              empty: the kind is sufficient
 
-Two schemas are the same when their *fingerprints* are: kind and definition, prose and white space aside. Names and
-properties do not change what bytes mean. Plain bytes are no schema and fit everything.
+Two schemas are equal if their *fingerprints* are: kind and definition, without documentation and white space. Names and
+properties do not change the meaning of bytes. Plain bytes have no schema and are compatible with everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import SCHEMA_BYTES_MAX
-from quire.serving.schema import avro
+from quire.wire import avro, key_value
 from quire.wire import pulsar_pb2 as pb
 
 _Type = pb.Schema
@@ -49,29 +49,27 @@ KINDS: Final[Mapping[str, int]] = {
     "PROTOBUF_NATIVE": _Type.ProtobufNative,
     "AUTO_CONSUME": _Type.AutoConsume,
 }
-"""As REST and properties name them."""
+"""Schema types' numbers in the protocol, by their names in REST and in properties."""
 
 KIND_OF: Final = {number: name for name, number in KINDS.items()}
 NO_SCHEMA: Final = frozenset(("BYTES", "AUTO_CONSUME"))
 AVRO_KINDS: Final = frozenset(("AVRO", "JSON", "PROTOBUF"))
-_ABSENT: Final = 0xFFFFFFFF
-"""The length of a part without a definition, in Java's -1."""
 
 
 class SchemaRefused(QuireError):
-    """The schema does not fit those that the topic has, or its policy."""
+    """Rejection of a schema that is incompatible with the topic's schemas or its policy."""
 
     server_error = pb.IncompatibleSchema
 
 
 class SchemaInvalid(ConfigurationError):
-    """The definition is none of its kind."""
+    """Error for a definition that is invalid for its type."""
 
     server_error = pb.IncompatibleSchema
 
 
 class Definition(NamedTuple):
-    """See the top of the file; `kind` is one of `KINDS`."""
+    """Schema; see the module's docstring. `kind` is one of `KINDS`."""
 
     kind: str
     data: bytes = b""
@@ -84,27 +82,29 @@ class Definition(NamedTuple):
         properties = {item.key: item.value for item in pairs}
         return cls(KIND_OF[message.type], message.schema_data, properties, message.name)
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the schema's data, name and properties; name and properties are counted in characters."""
+        of_properties = sum(len(key) + len(value) for key, value in self.properties.items())
+        return len(self.data) + len(self.name) + of_properties
+
     def message(self) -> pb.Schema:
-        """For the wire."""
+        """Return the schema as a protobuf message."""
         pairs = [pb.KeyValue(key=key, value=value) for key, value in self.properties.items()]
         number: Any = KINDS[self.kind]
         return pb.Schema(name=self.name, schema_data=self.data, type=number, properties=pairs)
 
     @property
     def is_schema(self) -> bool:
-        """False for plain bytes, and for a consumer that takes whatever the topic's schema is."""
+        """False for plain bytes, and for a consumer that uses the topic's schema, whatever it is (AUTO_CONSUME)."""
         return self.kind not in NO_SCHEMA
 
 
 def validate(definition: Definition) -> None:
-    """Raise `SchemaInvalid` for what is no definition of its kind."""
-    size = (
-        len(definition.data)
-        + len(definition.name)
-        + sum(len(k) + len(v) for k, v in definition.properties.items())
-    )
+    """Check a definition. Raises `SchemaInvalid` if it is invalid for its type."""
+    size = definition.size_bytes
     if size > SCHEMA_BYTES_MAX:
-        raise SchemaInvalid(f"a schema of {size} bytes is too large: {SCHEMA_BYTES_MAX} at most")
+        raise SchemaInvalid(f"a schema of {size} bytes is too large: the limit is {SCHEMA_BYTES_MAX} bytes")
     kind = definition.kind
     if kind in AVRO_KINDS:
         parsed(definition)
@@ -113,68 +113,53 @@ def validate(definition: Definition) -> None:
     elif kind == "KEY_VALUE":
         for part in key_and_value(definition):
             if part.kind == "KEY_VALUE":
-                raise SchemaInvalid("a schema of keys and values cannot have another one within")
+                raise SchemaInvalid("a KEY_VALUE schema cannot contain another KEY_VALUE schema")
             validate(part)
 
 
 def parsed(definition: Definition) -> avro.AvroType:
-    """Of a kind whose definition is Avro's. Raises `SchemaInvalid`."""
+    """Parse the definition of a type that uses Avro definitions. Raises `SchemaInvalid`."""
     try:
         return avro.parse(definition.data)
     except avro.AvroError as error:
-        raise SchemaInvalid(f"the {definition.kind} schema is no Avro definition: {error}") from None
+        raise SchemaInvalid(f"the {definition.kind} schema has no valid Avro definition: {error}") from None
 
 
 def root_message(definition: Definition) -> str:
-    """Of PROTOBUF_NATIVE: the full name of the message. Raises `SchemaInvalid`."""
+    """Return the full name of the message in a PROTOBUF_NATIVE schema. Raises `SchemaInvalid`."""
     try:
         root = msgspec.json.decode(definition.data)["rootMessageTypeName"]
     except (ValueError, RecursionError, KeyError, TypeError):
         root = None
     if not isinstance(root, str) or not root:
-        raise SchemaInvalid("the PROTOBUF_NATIVE schema does not name its rootMessageTypeName")
+        raise SchemaInvalid("the PROTOBUF_NATIVE schema has no rootMessageTypeName")
     return root
 
 
 def key_and_value(definition: Definition) -> tuple[Definition, Definition]:
-    """The two schemas of KEY_VALUE. Raises `SchemaInvalid`."""
-    parts = list(_parts(definition.data))
-    if len(parts) != 2:
+    """Return the two schemas of a KEY_VALUE schema. Raises `SchemaInvalid`."""
+    try:
+        parts = key_value.split(definition.data)
+    except ValueError:
         raise SchemaInvalid(
-            "the KEY_VALUE schema must hold a key's definition and a value's, each after its length"
-        )
+            "the KEY_VALUE schema must contain the definitions of key and value, each after its length"
+        ) from None
     key, value = (
-        Definition(_part_kind(definition, which), data)
+        Definition(_part_kind(definition, which), data or b"")
         for which, data in zip(("key", "value"), parts, strict=True)
     )
     return key, value
 
 
-def _parts(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        size = 0 if size == _ABSENT else size
-        if at + 4 + size > len(data):
-            return
-        yield data[at + 4 : at + 4 + size]
-        at += 4 + size
-
-
 def _part_kind(definition: Definition, which: str) -> str:
     kind = definition.properties.get(f"{which}.schema.type", "BYTES")
     if kind not in KINDS:
-        raise SchemaInvalid(f"the KEY_VALUE schema has a {which} of the unknown type {kind!r}")
+        raise SchemaInvalid(f"the KEY_VALUE schema has a {which} of unknown type {kind!r}")
     return kind
 
 
-def joined(key: bytes, value: bytes) -> bytes:
-    """The definition of KEY_VALUE."""
-    return b"".join(len(part).to_bytes(4, "big") + part for part in (key, value))
-
-
 def fingerprint(definition: Definition) -> str:
-    """Equal for schemas that are the same; `validate` took it. 64 hex digits."""
+    """Return 64 hex digits that are equal for equal schemas. The schema must have passed `validate`."""
     return sha256(b"\0".join(_essence(definition))).hexdigest()
 
 
@@ -193,7 +178,7 @@ def _essence(definition: Definition) -> Iterator[bytes]:
 
 
 def to_text(definition: Definition) -> str:
-    """The definition as REST shows it: of keys and values a JSON object of the two."""
+    """Return the definition in the form of REST: for KEY_VALUE, a JSON object with both definitions."""
     if definition.kind != "KEY_VALUE":
         return definition.data.decode(errors="replace")
     key, value = (_json_or_text(part.data) for part in key_and_value(definition))
@@ -208,19 +193,21 @@ def _json_or_text(data: bytes) -> Any:
 
 
 def from_text(kind: str, text: str, properties: Mapping[str, str]) -> Definition:
-    """The reverse. Raises `SchemaInvalid`."""
+    """Parse a definition in the form of REST. Raises `SchemaInvalid`."""
     if kind not in KINDS or kind in NO_SCHEMA:
         usable = ", ".join(name for name in KINDS if name not in NO_SCHEMA)
-        raise SchemaInvalid(f"{kind!r} is not a type of schema: use {usable}")
+        raise SchemaInvalid(f"invalid schema type {kind!r}: use {usable}")
     if kind != "KEY_VALUE":
         return Definition(kind, text.encode(), properties)
     try:
         parts = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
-        raise SchemaInvalid(f"the KEY_VALUE schema is not JSON: {error}") from None
+        raise SchemaInvalid(f"the KEY_VALUE schema is not valid JSON: {error}") from None
     if not isinstance(parts, dict) or not {"key", "value"} <= set(parts):
         raise SchemaInvalid("the KEY_VALUE schema must be a JSON object with key and value")
-    return Definition(kind, joined(_part_bytes(parts["key"]), _part_bytes(parts["value"])), properties)
+    return Definition(
+        kind, key_value.join(_part_bytes(parts["key"]), _part_bytes(parts["value"])), properties
+    )
 
 
 def _part_bytes(part: Any) -> bytes:

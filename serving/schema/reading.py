@@ -1,8 +1,8 @@
-"""A message's value as text for people, by the schema that it was written with. A core.
+"""Values of messages as text for display, by the schema of their producer. Performs no I/O.
 
-The text is made here and not in a browser, for JavaScript's numbers are not those of a message. What the schema does
-not explain is shown as text if it is some, else in hexadecimal digits, and it is said why: looking never fails.
-Payloads are other people's, so no more than `VALUE_BYTES_MAX` is decoded.
+The broker creates the text, because JavaScript's numbers cannot represent all values of a message. A value that does
+not match the schema is shown as text or in hexadecimal digits, with the reason: display never fails. Payloads are
+untrusted, so at most `VALUE_BYTES_MAX` is decoded.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from quire.serving.schema import avro, avro_values
+from quire.serving.schema import avro_values
 from quire.serving.schema.definition import Definition, SchemaInvalid, key_and_value, parsed, root_message
+from quire.wire import avro, key_value
 
 VALUE_BYTES_MAX: Final = 256 << 10
 HEX_BYTES_MAX: Final = 4096
 _REFUSED: Final = (
-    ValueError,  # `NoValue`, `DecodeError` of JSON, and what dates beyond the calendar raise
+    ValueError,  # `NoValue`, `DecodeError` of JSON, and the error for dates beyond the calendar
     OverflowError,
     RecursionError,
     TypeError,
     KeyError,
     DecodeError,
+    json_format.Error,
     SchemaInvalid,
     avro.AvroError,
 )
@@ -39,27 +41,29 @@ class Shown(NamedTuple):
     text: str
     form: Literal["json", "text", "hex"]
     problem: str = ""
-    """Why it is shown as it is, where its schema says something else."""
+    """Reason why the value is not decoded by its schema; empty if it is."""
 
 
 def shown(payload: bytes, definition: Definition | None, key: bytes | None = None) -> Shown:
-    """`key` is the message's key, where a KEY_VALUE schema keeps it apart."""
+    """Return a value as text. `key` is the message's key, needed for a KEY_VALUE schema with SEPARATED encoding."""
     if len(payload) > VALUE_BYTES_MAX:
         return _as_it_is(payload[:VALUE_BYTES_MAX])._replace(
-            problem=f"of {len(payload)} bytes the first {VALUE_BYTES_MAX} are shown, as they are"
+            problem=f"of {len(payload)} bytes only the first {VALUE_BYTES_MAX} are shown, and not decoded"
         )
     if definition is None or not definition.is_schema:
         return _as_it_is(payload)
     try:
         value = _value(definition, payload, key)
+        return Shown(value, "text") if isinstance(value, str) else Shown(_json(value), "json")
     except _REFUSED as error:
-        problem = f"it does not fit its schema ({definition.kind}): {str(error) or type(error).__name__}"
+        problem = (
+            f"the value does not match its schema ({definition.kind}): {str(error) or type(error).__name__}"
+        )
         return _as_it_is(payload)._replace(problem=problem[:300])
-    return Shown(value, "text") if isinstance(value, str) else Shown(_json(value), "json")
 
 
 def _as_it_is(payload: bytes) -> Shown:
-    """As the JSON or the text that it is; else in hexadecimal digits."""
+    """Return JSON or text unchanged, other bytes in hexadecimal digits."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -84,17 +88,17 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """What JSON does not know: bytes of Avro, and times."""
+    """Convert values that JSON lacks: bytes and times."""
     if isinstance(value, msgspec.Raw):
         return bytes(value).decode()
     return _as_it_is(value).text if isinstance(value, bytes) else str(value)
 
 
-# -- by kinds ------------------------------------------------------------------------------------------
+# -- by schema type ------------------------------------------------------------------------------------
 
 
 def _value(definition: Definition, payload: bytes, key: bytes | None) -> Any:
-    """A text is one, all else becomes JSON."""
+    """Return a string unchanged, other values as JSON."""
     kind = definition.kind
     if kind == "STRING":
         return payload.decode()
@@ -111,27 +115,14 @@ def _value(definition: Definition, payload: bytes, key: bytes | None) -> Any:
         if len(payload) != layout.size:
             raise ValueError(f"it has {len(payload)} bytes instead of {layout.size}")
         return of(*layout.unpack(payload))
-    raise ValueError("this kind is not decoded here")
+    raise ValueError("decoding this schema type is not supported")
 
 
 def _pair(definition: Definition, payload: bytes, key: bytes | None) -> dict[str, Any]:
     of_key, of_value = key_and_value(definition)
-    if definition.properties.get("kv.encoding.type") == "SEPARATED":
-        raw_key, raw_value = key or b"", payload
-    else:
-        raw_key, rest = _cut(payload)
-        raw_value, rest = _cut(rest)
-        if rest:
-            raise ValueError(f"{len(rest)} bytes are left over")
-    return {"key": _part(of_key, raw_key), "value": _part(of_value, raw_value)}
-
-
-def _cut(payload: bytes) -> tuple[bytes, bytes]:
-    size = int.from_bytes(payload[:4], "big", signed=True)
-    size = max(0, size)  # -1: there is none
-    if len(payload) < 4 + size:
-        raise ValueError("a part is cut short")
-    return payload[4 : 4 + size], payload[4 + size :]
+    is_apart = definition.properties.get("kv.encoding.type") == "SEPARATED"
+    raw_key, raw_value = (key, payload) if is_apart else key_value.split(payload)
+    return {"key": _part(of_key, raw_key or b""), "value": _part(of_value, raw_value or b"")}
 
 
 def _part(definition: Definition, payload: bytes) -> Any:
@@ -195,4 +186,4 @@ _FIXED: Final[dict[str, tuple[Struct, Callable[..., Any]]]] = {
     "LOCAL_TIME": (Struct(">q"), _time_of_day),
     "LOCAL_DATE_TIME": (Struct(">qq"), _day_and_time),
 }
-"""As the Java client writes them."""
+"""Layouts of values, as the Java client writes them."""

@@ -1,23 +1,23 @@
-"""The schemas of topics: where their versions are kept, and which clients are let in with which. The shell.
+"""Schema registry, a shell: stores versions of schemas, and checks the schemas of clients.
 
     producer ─ PRODUCER, GET_OR_CREATE_SCHEMA ─┐                              ┌─ its version, eight bytes
     REST ──────────────────────────────────────┼▶ known? else: compatible? ───┤
     consumer ─ SUBSCRIBE ──────────────────────┘   then the next version      └─ `SchemaRefused`, with the reason
 
 A topic's versions are one record of the metadata store, changed by version only, and shared by its partitions: brokers
-that own different partitions give the same numbers. What is asked of it is read each time, so nothing here can be
-stale, and nothing is kept for topics that are idle; only clients that open producers or consumers with a schema ask.
+that own different partitions assign the same numbers. Each request reads the record, so no cache can be
+stale, and idle topics cost nothing; only clients that open producers or consumers with a schema cause requests.
 
-A schema that is the same as a version there is that version, also after a lost answer. Deleting ends all versions so
-far: the next one needs to fit none of them, and has the next number, so that messages tell which schema they
-were written by for ever.
+A schema that equals an existing version gets that version's number, also if a request is repeated. A deletion
+invalidates all versions so far. The next version need not be compatible with them, and gets the next number, so that a
+message's version always identifies its schema.
 
-To parse and to compare definitions takes up to tenths of a second for hostile ones: it is done on a helper thread.
+Parsing and comparing hostile definitions may take tenths of a second, so it runs on a helper thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -40,11 +40,11 @@ from quire.wire import pulsar_pb2 as pb
 
 VERSION_BYTES: Final = 8
 NO_VERSION: Final = b""
-"""What a client is told whose messages have no schema."""
+"""Version for clients whose messages have no schema."""
 
 
 class StoredSchemas(NamedTuple):
-    """A topic's record as it was read; `node_version` is None when there is none."""
+    """Record of a topic's schemas at the time of a read; `node_version` is None if the record does not exist."""
 
     path: str
     record: SchemasRecord
@@ -52,19 +52,19 @@ class StoredSchemas(NamedTuple):
 
     @property
     def current(self) -> tuple[SchemaVersion, ...]:
-        """The versions that count, oldest first: those since the last deletion."""
+        """Valid versions, oldest first: those since the last deletion."""
         versions = self.record.versions
         ends = [at for at, version in enumerate(versions) if version.deleted]
         return versions[ends[-1] + 1 :] if ends else versions
 
     def find(self, number: int) -> SchemaVersion | None:
-        """That version, also one that counts no longer."""
+        """Return a version, even if a later deletion invalidated it."""
         versions = self.record.versions
         return versions[number] if 0 <= number < len(versions) and not versions[number].deleted else None
 
 
 class Version(NamedTuple):
-    """One version with its definition."""
+    """Version of a schema, with its definition."""
 
     number: int
     created_ms: int
@@ -76,12 +76,12 @@ class Version(NamedTuple):
 
 
 def to_wire(number: int) -> bytes:
-    """A version's number as clients know it."""
+    """Encode a version number for clients."""
     return number.to_bytes(VERSION_BYTES, "big")
 
 
 def from_wire(version: bytes) -> int:
-    """The reverse; -1 for what is none."""
+    """Decode a version number; return -1 if it is malformed."""
     return int.from_bytes(version, "big") if len(version) == VERSION_BYTES else -1
 
 
@@ -94,22 +94,34 @@ class Schemas:
     # -- clients ---------------------------------------------------------------------------------------
 
     async def for_producer(self, name: TopicName, policies: TopicPolicies, schema: pb.Schema | None) -> bytes:
-        """The version of what a producer will write; a new one becomes the topic's. Raises `SchemaRefused`,
-        `SchemaInvalid`, `LimitExceeded`."""
+        """Return the version of a producer's schema; a new schema is added to the topic.
+
+        Raises `SchemaRefused`, `SchemaInvalid`, `LimitExceeded`.
+        """
         definition = None if schema is None else Definition.of(schema)
         if definition is None or not definition.is_schema:
             if policies.schema_enforced and (await self._read(name)).current:
-                raise SchemaRefused(f"topic {name} takes no messages without a schema: give the producer one")
+                raise SchemaRefused(
+                    f"topic {name} accepts no messages without a schema: create the producer with a schema"
+                )
             return NO_VERSION
         strategy = Strategy(policies.schema_compatibility)
         return to_wire(await self.add(name, definition, strategy, allowed=policies.schema_auto_update))
 
     async def for_consumer(
-        self, name: TopicName, policies: TopicPolicies, schema: pb.Schema | None, *, in_use: bool
+        self,
+        name: TopicName,
+        policies: TopicPolicies,
+        schema: pb.Schema | None,
+        *,
+        in_use: bool,
+        may_add: bool,
     ) -> None:
-        """Let a consumer in whose schema reads what the topic has. Raises `SchemaRefused`, `SchemaInvalid`.
+        """Check that a consumer's schema can read the topic's messages. Raises `SchemaRefused`, `SchemaInvalid`.
 
-        The first schema of a topic that is not `in_use` (has neither messages nor producers) becomes the topic's.
+        If the topic has no schema and is not `in_use` (has neither messages nor producers), the consumer's schema
+        becomes the topic's if the consumer `may_add` it. Otherwise the consumer uses its own schema, even if producers
+        register another schema later.
         """
         definition = None if schema is None else Definition.of(schema)
         if definition is None or not definition.is_schema:
@@ -120,16 +132,17 @@ class Schemas:
         if current:
             await self._check(name, current, definition, for_consumer(strategy))
         elif not in_use:
-            await self.add(name, definition, strategy, allowed=policies.schema_auto_update)
+            if may_add:
+                await self.add(name, definition, strategy, allowed=policies.schema_auto_update)
         elif strategy is not Strategy.ALWAYS_COMPATIBLE:
             raise SchemaRefused(
-                f"topic {name} has messages or producers, and no schema: consume it without one"
+                f"topic {name} has messages or producers, but no schema: subscribe without a schema"
             )
 
     # -- versions --------------------------------------------------------------------------------------
 
     async def find(self, name: TopicName, number: int | None = None) -> Version | None:
-        """The newest version, or the one of that number."""
+        """Return the newest version, or the version with this number; None if there is none."""
         known = await self._read(name)
         if number is None:
             found = known.current[-1] if known.current else None
@@ -137,24 +150,28 @@ class Schemas:
             found = known.find(number) or (await self._read_again(name)).find(number)
         return None if found is None else await self._load(found)
 
-    async def versions(self, name: TopicName) -> list[Version]:
-        """All that count, oldest first."""
-        return [await self._load(one) for one in (await self._read(name)).current]
+    async def versions(self, name: TopicName) -> AsyncIterator[Version]:
+        """Yield the valid versions, oldest first."""
+        for one in (await self._read(name)).current:
+            yield await self._load(one)
 
     async def number_of(self, name: TopicName, definition: Definition) -> int | None:
-        """The version that is the same. Raises `SchemaInvalid`."""
+        """Return the number of the version that equals `definition`; None if there is none. Raises `SchemaInvalid`."""
         digest = await self._helpers.run(partial(_fingerprint_of, definition))
         return _same(await self._read(name), digest)
 
     async def check(self, name: TopicName, definition: Definition, strategy: Strategy) -> None:
-        """Raise `SchemaRefused` unless the topic's schema could be followed by this one; `SchemaInvalid`."""
+        """Check that a schema is compatible with the topic's schemas. Raises `SchemaRefused`, `SchemaInvalid`."""
         await self._helpers.run(partial(validate, definition))
         await self._check(name, (await self._read(name)).current, definition, strategy)
 
     async def add(
         self, name: TopicName, definition: Definition, strategy: Strategy, *, allowed: bool = True
     ) -> int:
-        """The number of the version that is the same, or of the new one. Raises as `for_producer`."""
+        """Return the number of the version that equals `definition`; if there is none, add a version.
+
+        Raises the errors of `for_producer`.
+        """
         digest = await self._helpers.run(partial(_fingerprint_of, definition))
         for _ in range(CHANGE_ATTEMPTS):
             guard = await self._while_there(name)
@@ -164,15 +181,15 @@ class Schemas:
                 return same
             if not allowed:
                 raise SchemaRefused(
-                    f"topic {name} has no such schema, and clients may not bring new ones: add it over REST"
+                    f"topic {name} has no such schema, and its policy does not let clients add any: add it over REST"
                 )
             await self._check(name, known.current, definition, strategy)
             if await self._append(name, known, definition, digest, guard):
                 return len(known.record.versions)
-        raise Unavailable(f"the schema of {name} is being changed by others; try again")
+        raise Unavailable(f"the schema of {name} is being changed by other requests; try again")
 
     async def delete(self, name: TopicName) -> int:
-        """End all versions so far; the number that this takes. Raises `NotFound`."""
+        """Invalidate all versions so far; return the version number of this deletion. Raises `NotFound`."""
         for _ in range(CHANGE_ATTEMPTS):
             guard = await self._while_there(name)
             known = await self._read(name)
@@ -183,18 +200,18 @@ class Schemas:
             )
             if await self._write(known, end, *guard):
                 return end.number
-        raise Unavailable(f"the schema of {name} is being changed by others; try again")
+        raise Unavailable(f"the schema of {name} is being changed by other requests; try again")
 
     async def forget(self, name: TopicName) -> None:
-        """The topic is deleted: nothing of its schemas stays."""
+        """Delete the schemas of a deleted topic."""
         for _ in range(CHANGE_ATTEMPTS):
             steps = await self.removal(name)
             if not steps or await self._commit(steps):
                 return
-        raise Unavailable(f"the schema of {name} is being changed by others; delete the topic again")
+        raise Unavailable(f"the schema of {name} is being changed by other requests; try the deletion again")
 
     async def removal(self, name: TopicName) -> list[Step]:
-        """What a transaction that deletes the topic removes of its schemas."""
+        """Return the operations that delete the topic's schemas, for its deletion."""
         known = await self._read(name)
         if known.node_version is None:
             return []
@@ -204,7 +221,7 @@ class Schemas:
     # -- the record ------------------------------------------------------------------------------------
 
     async def _read(self, name: TopicName) -> StoredSchemas:
-        path = paths.schemas(name.tenant, name.namespace, (name.parent or name).local)
+        path = paths.schemas(name.tenant, name.namespace, (name.parent or name).local, name.domain)
         try:
             node = await self._store.get(path)
         except NotFound:
@@ -212,11 +229,11 @@ class Schemas:
         return StoredSchemas(path, decode(SchemasRecord, node.value, path), node.version)
 
     async def _while_there(self, name: TopicName) -> Sequence[Step]:
-        """A schema goes with its topic; one may be brought before the topic is there."""
+        """Return a check that the topic is not being deleted; a schema may exist before its topic."""
         return await topics.while_there(self._store, (name.parent or name).path)
 
     async def _read_again(self, name: TopicName) -> StoredSchemas:
-        """As `_read`, after a transaction: a server of ZooKeeper that lagged has caught up by its answer."""
+        """Read the record again, after a transaction that brings a lagging ZooKeeper server up to date."""
         await self._commit([Check(paths.CLUSTER, ANY_VERSION)])
         return await self._read(name)
 
@@ -228,7 +245,7 @@ class Schemas:
             why = await self._helpers.run(partial(refusal, new, earlier, strategy))
             if why is not None:
                 raise SchemaRefused(
-                    f"this schema does not go with version {old.number} of topic {name} ({strategy}): {why}"
+                    f"this schema is incompatible with version {old.number} of topic {name} ({strategy}): {why}"
                 )
 
     async def _load(self, version: SchemaVersion) -> Version:
@@ -248,7 +265,7 @@ class Schemas:
     ) -> bool:
         number = len(known.record.versions)
         if number >= SCHEMA_VERSIONS_MAX:
-            raise LimitExceeded(f"topic {name} has {number} versions of its schema, and may have no more")
+            raise LimitExceeded(f"topic {name} has {number} versions of its schema, which is the limit")
         body = SchemaBody(data=definition.data, properties=dict(definition.properties), name=definition.name)
         new = SchemaVersion(
             number=number,
@@ -265,7 +282,7 @@ class Schemas:
         return await self._write(known, replace(new, body=None, apart=apart), *guard, made)
 
     async def _write(self, known: StoredSchemas, version: SchemaVersion, *atomically_with: Step) -> bool:
-        """Add the version; False when another request was faster."""
+        """Add the version; return False if another request changed the record first."""
         value = encode(SchemasRecord(versions=(*known.record.versions, version)))
         if known.node_version is None:
             return await self._commit([Create(known.path, value), *atomically_with])
@@ -280,7 +297,7 @@ class Schemas:
 
 
 def _fingerprint_of(definition: Definition) -> str:
-    """Its fingerprint. Raises `SchemaInvalid`."""
+    """Return the fingerprint of a valid schema. Raises `SchemaInvalid`."""
     validate(definition)
     return fingerprint(definition)
 

@@ -1,6 +1,6 @@
-"""What a client may name things, and how much it may say of them: all that is kept has a bound.
+"""Limits on names and properties that clients send and that the broker keeps in memory.
 
-How many ids an ACK or a REDELIVER has is bounded by a command's size, and a topic's name by `TopicName`.
+The number of ids in an ACK or a REDELIVER is bounded by the size of a command, and a topic's name by `TopicName`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.limits import PROPERTIES_BYTES_MAX
+from quire.runtime.limits import PROPERTIES_BYTES_MAX, PROPERTIES_FREE_BYTES
 from quire.serving.names import check_name
+from quire.serving.session.connection import Connection
 from quire.wire import pulsar_pb2 as pb
 
 
 def refused_names(names: Mapping[str, str]) -> str:
-    """What is wrong with the first of `names`, by what they are called, that cannot be; nothing when all can."""
+    """Return why the first invalid name is rejected; an empty string if all are valid.
+
+    `names` maps a description, such as "the producer name", to the name.
+    """
     try:
         for what, name in names.items():
             check_name(what, name)
@@ -23,8 +27,25 @@ def refused_names(names: Mapping[str, str]) -> str:
     return ""
 
 
-def refused_properties(what: str, properties: Iterable[pb.KeyValue]) -> str:
-    """What is wrong with them; nothing when they can be kept."""
+def refused_properties(
+    what: str, properties: Iterable[pb.KeyValue], connection: Connection | None = None
+) -> str:
+    """Return why the broker cannot keep these properties; an empty string if it can.
+
+    If `connection` is given, the memory budget of its owner must have enough free bytes.
+    """
     if sum(item.ByteSize() for item in properties) > PROPERTIES_BYTES_MAX:
-        return f"{what} have {PROPERTIES_BYTES_MAX} bytes at most"
+        return f"{what} exceed the limit of {PROPERTIES_BYTES_MAX} bytes"
+    weight = counted_bytes(properties)
+    if connection is not None and not _has_room(connection, weight):
+        return f"{what} exceed the broker's memory budget; up to {PROPERTIES_FREE_BYTES} bytes are always accepted"
     return ""
+
+
+def _has_room(connection: Connection, byte_count: int) -> bool:
+    return connection.context.kept.has_room(connection.peer.owner, byte_count)
+
+
+def counted_bytes(properties: Iterable[pb.KeyValue]) -> int:
+    """Return the bytes of a producer's or consumer's properties that count in `Services.kept`."""
+    return max(0, sum(item.ByteSize() for item in properties) - PROPERTIES_FREE_BYTES)

@@ -1,12 +1,12 @@
-"""Memory for what is read of large frames, over all connections of a process.
+"""Memory for reading large frames, over all connections of a process.
 
-    a connection's own   READ_ROOM_BYTES, asked of nobody: enough for commands and most batches
-    beyond it            asked for here, for a whole frame at once: who has begun to read one can always finish it
-    spare                a busy connection may read in larger steps while half of the room is free
+    own buffer           READ_ROOM_BYTES for each connection, always available: enough for commands and most batches
+    memory for a frame   requested for the whole frame, so that a frame that is being read can always be completed
+    spare memory         granted to busy connections for larger reads, while half of the memory is free
 
-Who gets no room is not read until there is some, in the order of asking. Meanwhile those who have room that they do not
-need give it back, and those whose frame has not come to its end for `PRESSED_S` are closed: a network takes that long
-only when the peer wants it to, or is very slow, and then others go before.
+A connection that gets no memory is not read until enough is free; requests are served in order. Meanwhile other
+connections return memory that they do not need. Connections whose frame has been incomplete for `PRESSED_S` seconds are
+closed, because only a hostile or very slow client takes that long.
 """
 
 from __future__ import annotations
@@ -23,28 +23,33 @@ LOOK_AGAIN_S: Final = 0.25
 
 
 class Reader(Protocol):
-    """A connection, as this room sees it."""
+    """Port to a connection that reads frames into this memory."""
 
     def give_back_room(self) -> None:
-        """Others need it: say `give_back` for what no frame is being read into."""
+        """Call `give_back`, unless a large frame is being read, because other connections need the memory."""
         ...
 
     def close_if_slow(self, seconds: float) -> None:
-        """Close it, and say `give_back`, when a frame has been on its way for so long though it was read."""
+        """Close the connection and call `give_back`, if its frame has been incomplete for `seconds` of reading time."""
         ...
 
 
 class FrameRoom:
+    """Memory for large frames of one process, and the connections that wait for it."""
+
     def __init__(self, limit_bytes: int = FRAME_ROOM_BYTES_MAX) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._held: dict[Reader, int] = {}
-        """In the order of asking."""
+        """Bytes granted to each connection, in the order of the connections' first requests."""
         self._waiting: deque[tuple[Reader, int, Callable[[], None]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, reader: Reader, byte_count: int, granted: Callable[[], None]) -> bool:
-        """Room for `byte_count` instead of what `reader` has; if it must wait, False, and `granted` is called later."""
+        """Request `byte_count` bytes in total for `reader`.
+
+        Return False if the reader must wait until `granted` is called.
+        """
         if not self._waiting and self._take(reader, byte_count):
             return True
         self._waiting.append((reader, byte_count, granted))
@@ -52,12 +57,12 @@ class FrameRoom:
         return self._held.get(reader, 0) >= byte_count
 
     def ask_spare(self, reader: Reader, byte_count: int) -> bool:
-        """Room that would be good to have."""
+        """Request memory for larger reads; it is granted while half of the memory is free."""
         half = self.limit_bytes // 2
         return not self._waiting and self.used_bytes + byte_count <= half and self._take(reader, byte_count)
 
     def give_back(self, reader: Reader) -> None:
-        """All that `reader` has; it asks for nothing any more."""
+        """Take back all memory of `reader`, and cancel its requests."""
         self.used_bytes -= self._held.pop(reader, 0)
         if self._waiting:
             self._waiting = deque(one for one in self._waiting if one[0] is not reader)
@@ -76,7 +81,7 @@ class FrameRoom:
             self._waiting.popleft()[2]()
 
     def _press(self) -> None:
-        """Make room for who waits, and look again in a moment if that does not do."""
+        """Free memory for waiting connections; if that is not enough, try again after `LOOK_AGAIN_S` seconds."""
         for reader in list(self._held):
             reader.give_back_room()
         for reader in list(self._held):

@@ -1,72 +1,81 @@
-"""What comes in over one connection: bytes from the socket, cut into frames, and carried out by the connection.
+"""Read side of one connection: splits bytes from the socket into frames, and passes them to the session.
 
-    socket ─▶ FrameCutter ─▶ runs of SENDs and commands ─▶ Connection.carry_out
+    socket ─▶ FrameCutter ─▶ runs of SENDs and commands ─▶ Session.carry_out
 
-The socket is not read while there is a reason (`Stop`):
+The socket is not read while there is a reason not to (`Stop`):
 
-    BUDGET    it has producers, and the byte budget of the process is spent
-    HELD      SENDs or commands must wait in their lanes, and too much was sent meanwhile
-    ANSWERS   the peer asks and does not read the answers
-    REQUESTS  many of its requests are being worked on
-    ROOM      a large frame is on its way, and other connections' frames have all the room (`frame_room`)
-    RATE      it makes more requests per second than it may
-    TURN      it sent more than fits a turn of the loop; the rest of what was read is done in slices (`runtime.slices`),
-              so that who sends much waits for its like, and everybody else for one slice at most
+    BUDGET    the connection has producers, and the byte budget of the process is used up
+    HELD      too many bytes of SENDs and commands of this connection wait in lanes
+    ANSWERS   the client sends requests and does not read the responses
+    REQUESTS  too many requests of the client are in progress
+    ROOM      a large frame is incomplete, and other connections use all memory for large frames (`frame_room`)
+    RATE      the client makes more requests per second than allowed
+    TURN      the client sent more than one event loop iteration may process; the rest is executed in time slices
+              (`runtime.slices`), so that other connections wait for at most one slice
 
-A connection whose frame does not come to its end in time is closed.
+A connection whose frame is not complete within `FRAME_S_MAX` is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence, Sized
 from enum import Flag, auto
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from weakref import ref
 
 from quire.runtime.errors import ProtocolError
-from quire.runtime.limits import FRAME_SLACK_BYTES, HANDSHAKE_BYTES_MAX, KIB, MIB, READ_ROOM_BYTES
+from quire.runtime.limits import FRAME_SLACK_BYTES, HANDSHAKE_BYTES_MAX, KIB, READ_ROOM_BYTES
+from quire.serving.session.context import READ_WEIGHT_MAX, SessionContext
 from quire.serving.topic.runs import PublishRun
 from quire.wire.frame import Cut, FrameCutter
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 
-if TYPE_CHECKING:
-    from quire.serving.session.connection import Connection
-
 FRAME_S_MAX: Final = 60.0
-"""How long a frame may be on its way: the largest one, over a connection of less than a megabit a second."""
+"""Time limit, in seconds, for one frame; the largest frame takes less, even over a link of one Mbit/s."""
 
 COMMANDS_A_TURN: Final = 50
-"""Of one connection. One takes some 30 µs in all; SENDs are not counted, and acknowledgements eight for one."""
+"""Maximum number of commands of one connection per event loop iteration; a command takes some 30 µs.
+
+SENDs do not count, and eight acknowledgements count as one command.
+"""
 
 LARGE_COMMAND_BYTES: Final = 16 * KIB
-"""Of which only one is parsed in a turn of the loop, over all connections: a megabyte of ids takes ten milliseconds."""
+"""Size, in bytes, from which a command is large.
+
+Only one large command is parsed per event loop iteration, because parsing a megabyte of ids takes 10 ms.
+"""
 
 SMALL_READ_BYTES: Final = 4 * KIB
-"""A read of less is not weighed; nor does one take more when the turn's share is spent."""
+"""Size, in bytes, below which a read does not count in the iteration's share (`read_share`).
 
-READ_WEIGHT_MAX: Final = 4 * MIB
-"""Read in one turn of the loop, over all connections: some milliseconds, or thirty of entries for as many topics. The
-loop itself reads on and on from a socket that fills the buffer, and from every other one that has something."""
+Once the share is used up, reads are limited to this size.
+"""
 
 GROWTH_WEIGHT: Final = 4
-"""What a byte by which a buffer grows counts of that: pages that are new take longer than what is read into them."""
+"""Weight of a byte by which a buffer grows: allocating new pages costs more than reading into them."""
 
 READERS_A_TURN: Final = 8
-"""Of those that wait for one."""
+"""Number of connections paused by `read_share` that are read in a later event loop iteration."""
 
 ENTRY_WEIGHT: Final = 2 * KIB
-"""What an entry counts of that beside its bytes: 3 µs, and twenty where each is for another topic. Were it four times
-as much, those would cost a tenth more, for then each turn is a smaller group."""
+"""Weight of an entry in addition to its bytes: an entry takes 3 µs, or 20 µs if each is for a different topic.
+
+With four times this weight the latter case would cost a tenth more, because fewer entries would be processed together.
+"""
 
 ENTRIES_BEFORE_LARGE_READS_MAX: Final = READ_ROOM_BYTES // 512
-"""In a read that filled the small buffer: with more of them a large one is many milliseconds, and gains nothing."""
+"""Maximum number of entries in a full small buffer for which a large buffer is requested.
+
+If the entries are smaller, a large read takes many ms without a gain.
+"""
 
 _NOTHING: Final[list[Cut]] = []
 
 
 class Stop(Flag):
-    """Why a connection is not read."""
+    """Reasons why a connection is not read; see the module's docstring."""
 
     BUDGET = auto()
     HELD = auto()
@@ -80,12 +89,42 @@ class Stop(Flag):
 READING: Final = Stop(0)
 
 
-class Inbound:
-    """It refers to its connection weakly: a circle would stay until the collector comes, which it hardly ever does."""
+class Receiver(Protocol):
+    """Port from `Inbound` to its session, implemented by `session.Session`."""
 
-    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self._connection = ref(connection)
-        self._host = connection.host
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def producers(self) -> Sized: ...
+
+    def carry_out(self, cuts: Sequence[Cut]) -> None:
+        """Execute commands in order. If it raises, the connection is closed."""
+        ...
+
+    def acknowledge_gathered(self) -> None:
+        """Execute the acknowledgements that were collected from one read of the socket."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Close the connection after any error; log an error that is not a `QuireError`, because it is a bug."""
+        ...
+
+    def refuse(self, error: BaseException) -> None:
+        """Send an ERROR and close the connection, because the client violated the protocol."""
+        ...
+
+
+class Inbound:
+    """Read side of one connection.
+
+    It references its session weakly, because a reference cycle stays in memory until the garbage collector runs, which
+    is rare.
+    """
+
+    def __init__(self, context: SessionContext, session: Receiver, transport: asyncio.Transport) -> None:
+        self._session = ref(session)
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._cutter = FrameCutter(
@@ -93,13 +132,13 @@ class Inbound:
         )
         self._room_bytes = READ_ROOM_BYTES
         self._frame_since = 0.0
-        """When the frame began that is not complete yet, or is read again; 0.0 when there is none."""
+        """Event loop time (s) at which the incomplete frame began or reading resumed; 0.0 if no frame is incomplete."""
         self._asked_for_slice = False
         self.stops = READING
 
     @property
     def fast_sends(self) -> int:
-        """SENDs that were cut by their offsets alone; see `quire.wire.frame`."""
+        """Number of SENDs that the fast path parsed, by offsets only; see `quire.wire.frame`."""
         return self._cutter.fast_sends
 
     @property
@@ -108,26 +147,26 @@ class Inbound:
 
     @property
     def _is_closed(self) -> bool:
-        connection = self._connection()
-        return connection is None or connection.is_closed
+        session = self._session()
+        return session is None or session.is_closed
 
     def allow_messages(self) -> None:
-        """CONNECT came: from now on any frame may."""
-        self._cutter.frame_bytes_max = self._host.settings.message_bytes_max + FRAME_SLACK_BYTES
+        """Accept frames of the maximum message size, because CONNECT was answered."""
+        self._cutter.frame_bytes_max = self._context.settings.message_bytes_max + FRAME_SLACK_BYTES
 
     def close(self) -> None:
-        self._host.frame_room.give_back(self)
+        self._context.frame_room.give_back(self)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._cutter.get_buffer(sizehint)
-        return room[:SMALL_READ_BYTES] if self._host.read_share.is_spent else room
+        return room[:SMALL_READ_BYTES] if self._context.read_share.is_spent else room
 
     def received(self, nbytes: int) -> None:
-        """Carry out what is complete with so many bytes more, as much of it as fits a turn of the loop."""
-        connection = self._connection()
-        if connection is None or connection.is_closed:
+        """Execute commands completed by `nbytes` more bytes, but no more than one event loop iteration may process."""
+        session = self._session()
+        if session is None or session.is_closed:
             return
         cutter, cuts = self._cutter, _NOTHING
         buffer_bytes, sends = cutter.buffer_bytes, cutter.sends
@@ -135,29 +174,27 @@ class Inbound:
             try:
                 cuts = cutter.received(nbytes)
                 if self._frame_since or cutter.pending_bytes or cutter.is_short:
-                    self._weigh_frame(
-                        len(cuts), cutter.sends - sends, has_producers=bool(connection.producers)
-                    )
-                connection.carry_out(cuts)
+                    self._weigh_frame(len(cuts), cutter.sends - sends, has_producers=bool(session.producers))
+                session.carry_out(cuts)
             finally:
-                connection.acknowledge_gathered()
+                session.acknowledge_gathered()
         except Exception as error:
-            connection.fail(error)
+            session.fail(error)
         if cutter.is_behind:
             self.stop(Stop.TURN)
             self._ask_for_slice()
         if nbytes >= SMALL_READ_BYTES:
             grown = max(0, cutter.buffer_bytes - buffer_bytes)
             self._weigh_read(nbytes + GROWTH_WEIGHT * grown + ENTRY_WEIGHT * (cutter.sends - sends))
-        if connection.producers and self._host.budget.is_spent and Stop.BUDGET not in self.stops:
+        if session.producers and self._context.budget.is_spent and Stop.BUDGET not in self.stops:
             self.stop(Stop.BUDGET)
-            self._host.budget.when_free(lambda: self.go_on(Stop.BUDGET))
+            self._context.budget.when_free(lambda: self.go_on(Stop.BUDGET))
 
     def _take_slice(self) -> None:
-        """Go on with what was read; after all of it the socket is read again."""
+        """Execute the commands that were read already; then read the socket again."""
         self._asked_for_slice = False
         if self.stops != Stop.TURN or self._is_closed:
-            return  # whoever ends the other reason asks again
+            return  # `go_on` requests a slice again when the other reason ends
         if self._cutter.is_behind:
             self.received(0)
         if not self._asked_for_slice:
@@ -166,11 +203,14 @@ class Inbound:
     def _ask_for_slice(self) -> None:
         if not self._asked_for_slice:
             self._asked_for_slice = True
-            self._host.slices.put(self._take_slice)
+            self._context.slices.put(self._take_slice)
 
     def _weigh_read(self, weight: int) -> None:
-        """When a turn's share was read, the socket waits for a later turn, after those that wait already."""
-        share = self._host.read_share
+        """Count a read of this weight.
+
+        If the iteration's share is used up, pause the socket until a later iteration.
+        """
+        share = self._context.read_share
         share.spend(weight)
         if share.is_spent and Stop.TURN not in self.stops:
             self.stop(Stop.TURN)
@@ -200,18 +240,21 @@ class Inbound:
 
     @property
     def is_deaf(self) -> bool:
-        """It is not read, and not because of its peer: nothing of it can be heard."""
+        """True while the broker does not read the socket, unless the client leaves responses unread.
+
+        Meanwhile the client's silence does not count.
+        """
         return bool(self.stops & ~Stop.ANSWERS)
 
     def rest(self) -> None:
-        """The peer is quiet: a small buffer does."""
+        """Shrink the read buffer, because the client is silent."""
         self._cutter.rest()
 
-    # -- the frame that is on its way ------------------------------------------------------------------
+    # -- the incomplete frame --------------------------------------------------------------------------
 
     def _weigh_frame(self, cuts: int, sends: int, *, has_producers: bool) -> None:
-        """After a read: a frame is not complete, or was not before, or the buffer could be larger."""
-        cutter, room = self._cutter, self._host.frame_room
+        """Request memory, after a read, for an incomplete frame or a larger buffer."""
+        cutter, room = self._cutter, self._context.frame_room
         if cutter.is_behind:
             self._frame_since = 0.0
             return
@@ -238,18 +281,21 @@ class Inbound:
         self.go_on(Stop.ROOM)
 
     def give_back_room(self) -> None:
-        """As `frame_room.Reader`."""
+        """Return memory; see `frame_room.Reader`."""
         cutter = self._cutter
         if cutter.pending_frame_bytes <= READ_ROOM_BYTES:
             self._room_bytes = cutter.size_max = READ_ROOM_BYTES
             cutter.rest()
-            self._host.frame_room.give_back(self)
+            self._context.frame_room.give_back(self)
 
     def close_if_slow(self, seconds: float = inf) -> None:
-        """As `frame_room.Reader`. One that we do not read cannot go on, and has longer."""
+        """Close a slow connection; see `frame_room.Reader`.
+
+        While the socket is not read, the limit is `FRAME_S_MAX`.
+        """
         patience_s = FRAME_S_MAX if self.is_deaf else min(seconds, FRAME_S_MAX)
         if self._frame_since and self._loop.time() - self._frame_since >= patience_s:
-            connection = self._connection()
-            if connection is not None:
-                connection.refuse(ProtocolError(f"a frame did not come to its end within {patience_s:g} s"))
-            self._host.frame_room.give_back(self)
+            session = self._session()
+            if session is not None:
+                session.refuse(ProtocolError(f"a frame was still incomplete after {patience_s:g} s"))
+            self._context.frame_room.give_back(self)

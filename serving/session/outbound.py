@@ -1,9 +1,9 @@
-"""What goes out over one connection: everything of a turn in one write.
+"""Write side of one connection: all bytes of one event loop iteration (*turn*) are sent in one write.
 
-    write(…), write_many(…) ─▶ one list ─▶ one writelines when the turn is over
+    write(…), write_many(…) ─▶ one list ─▶ one writelines at the end of the turn
 
-A connection whose peer does not read is told to its consumers as not writable, so that they are sent nothing more. A
-peer that asks on and on meanwhile is not read either (`Stop.ANSWERS`).
+While the client does not read, the connection is not writable, and its consumers get no messages. If the client
+continues to send requests meanwhile, the broker does not read the socket either (`Stop.ANSWERS`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from quire.serving.session.inbound import Inbound, Stop
 from quire.wire.block import Buffer
 
 WRITE_HIGH_BYTES: Final = 1 * MIB
-"""Unsent bytes at which consumers of the connection are sent nothing more."""
+"""Number of unsent bytes above which the connection's consumers get no more messages."""
 
 WRITE_LOW_BYTES: Final = 256 * KIB
 
 
 class Outbound:
+    """Write buffer of one connection."""
+
     def __init__(
         self,
         transport: asyncio.Transport,
@@ -36,14 +38,14 @@ class Outbound:
         self._at_end = at_end
         self._out: list[Buffer] = []
         self._delivery_bytes = 0
-        """Of `_out`, what was dispatched to consumers in this turn."""
+        """Number of bytes in `_out` that are messages for consumers."""
         self._unread_bytes = 0
-        """Answers queued since the write buffer is full."""
+        """Bytes of responses queued since the write buffer became full."""
         self.is_closed = False
         self.is_writable = True
 
     def write(self, data: Buffer) -> None:
-        """Queue bytes; all of a turn leave in one write. Nothing once the connection is closed."""
+        """Queue bytes; all bytes of a turn are sent in one write. After the connection is closed, they are dropped."""
         if self.is_closed:
             return
         if not self._out:
@@ -55,7 +57,7 @@ class Outbound:
                 self._inbound.stop(Stop.ANSWERS)
 
     def write_many(self, parts: Sequence[Buffer]) -> None:
-        """Queue what is dispatched to a consumer."""
+        """Queue MESSAGE frames for a consumer."""
         if self.is_closed:
             return
         if not self._out:
@@ -63,7 +65,7 @@ class Outbound:
         self._out += parts
         self._delivery_bytes += sum(map(len, parts))
         if self._delivery_bytes >= WRITE_HIGH_BYTES:
-            # Now, so that `pause_writing` is called before any other consumer of this connection is sent more.
+            # flush now, so that asyncio calls `pause_writing` before another consumer of this connection gets messages
             self._flush()
 
     def _flush(self) -> None:
@@ -77,33 +79,33 @@ class Outbound:
             self._transport.writelines(out)
 
     def peer_certificate(self) -> bytes:
-        """See `quire.runtime.tls`."""
+        """Return the peer's TLS certificate; see `quire.runtime.tls`."""
         return peer_certificate(self._transport)
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the peer to read."""
+        """Number of bytes in the write buffer, which the client has not read yet."""
         return self._transport.get_write_buffer_size()
 
     def resumed(self) -> None:
-        """The peer reads again."""
+        """Resume writing, because the client reads again."""
         self.is_writable = True
         self._unread_bytes = 0
         self._inbound.go_on(Stop.ANSWERS)
 
     def close(self) -> None:
-        """Send what is queued and close."""
+        """Send the queued bytes, then close the connection."""
         if not self.is_closed:
             self._flush()
             self.is_closed = True
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection without sending the queued bytes."""
         self.is_closed = True
         self._transport.abort()
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Drop all queued bytes, because the connection is closed."""
         self.is_closed = True
         self._out.clear()

@@ -1,72 +1,95 @@
-"""Who is at the other end of a connection, and whether it is still there.
+"""Identity and liveness of a connection's peer.
 
-A connection that does not say CONNECT in time is closed. Once per keep-alive interval the broker looks whether it heard
-of the peer: it pings after one silent interval and closes after two.
+The broker closes a connection whose client does not send CONNECT in time. Once per keep-alive interval it checks
+whether the client sent anything: it pings after one silent interval, and closes the connection after two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quire.runtime.limits import NAME_CHARS_MAX
+from quire.runtime.network import network_of
+from quire.security.authentication import NONE
+from quire.security.identity import Identity
 from quire.serving.session.inbound import Inbound, Stop
 from quire.serving.session.outbound import Outbound
 from quire.wire import commands
-
-if TYPE_CHECKING:
-    from quire.serving.session.login import Login
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Peer:
+    """Peer of one connection. `handshake` is the timer that closes the connection if CONNECT is late."""
+
     def __init__(self, address: str, number: int, handshake: asyncio.TimerHandle) -> None:
-        """`handshake` closes the connection when it does not come in time."""
         self.name: Final = f"c{number}{address}"
-        """`c17/10.0.0.5:41230` in every line of the log about it: ports are used again, numbers are not."""
+        """Name in log lines, such as `c17/10.0.0.5:41230`; the number makes it unique, because ports are reused."""
         self._handshake = handshake
         self._was_pinged = False
         self._unsent_bytes = 0
-        """What the write buffer held when we last looked whether the peer reads."""
+        """Size of the write buffer at the last keep-alive check; it decreases while the client reads."""
         self.was_heard = True
         self.is_connected = False
-        """CONNECT was answered."""
+        """True after CONNECT was answered."""
         self.address = address
         self.client_version = ""
         self.wants_index = False
-        """The client takes entries with broker entry metadata, and the settings allow it."""
-        self.login: Login | None = None
-        """None where nobody is asked who he is, and until CONNECT comes."""
+        """True if the client supports entries with broker entry metadata, and the settings enable them."""
+        self.identity: Identity | None = None
+        """Identity of the client; None without authentication, and until the client has logged in."""
+
+    @property
+    def owner(self) -> str:
+        """Owner of this connection's memory in budgets: its role or, without authentication, its network."""
+        identity = self.identity
+        if identity is None or identity.method in NONE:
+            return network_of(self.address)
+        return identity.original or identity.role
 
     @property
     def knows_end_of_topic(self) -> bool:
-        """Whether REACHED_END_OF_TOPIC may be sent: other clients close the connection when they meet it."""
+        """True if the client supports REACHED_END_OF_TOPIC; other clients close the connection when they receive it."""
         version = self.client_version.lower()
         return "java" in version or version.startswith("quire")
 
+    @property
+    def reads_absent_versions(self) -> bool:
+        """True if the client requires a schema version in the response, which is empty if the topic has no schema.
+
+        Other clients, such as the Go client, would write an empty version into each message. Their consumers would then
+        request the schema of that version.
+        """
+        return "java" in self.client_version.lower()
+
     def connected(self, client_version: str, *, wants_index: bool) -> None:
-        """CONNECT came."""
+        """Store the fields of CONNECT, and stop the handshake timer."""
         self._handshake.cancel()
         if not self.is_connected:
-            role = "" if self.login is None else f" as {self.login.identity}"
-            _log.info("connection %s is of %s%s", self.name, client_version[:NAME_CHARS_MAX], role)
+            role = "" if self.identity is None else f" as {self.identity}"
+            _log.info(
+                "client connected: connection=%s client=%s%s",
+                self.name,
+                client_version[:NAME_CHARS_MAX],
+                role,
+            )
         self.is_connected = True
         self.client_version = client_version[:NAME_CHARS_MAX]
         self.wants_index = wants_index
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Stop the handshake timer, because the connection is closed."""
         self._handshake.cancel()
-        if self.login is not None:
-            self.login.end()
 
     def keep_alive(self, inbound: Inbound, outbound: Outbound) -> None:
-        """To be called once per keep-alive interval: ping after one silent interval, close after two.
+        """Send a ping after one silent interval; close the connection after two.
 
-        One that is not read cannot be heard. It is pinged, and nothing is awaited: that it is gone is seen when
-        something is sent to it, while nobody looks at the socket otherwise.
+        Called once per keep-alive interval.
+
+        While the broker does not read the socket, it cannot receive the client's PONG. It then pings without a
+        deadline, only to detect a broken connection.
         """
         if Stop.ANSWERS in inbound.stops:
             unsent = outbound.unsent_bytes
@@ -84,5 +107,5 @@ class Peer:
             inbound.rest()
             outbound.write(commands.PING)
         else:
-            _log.info("closing connection %s: silent since it was pinged", self.name)
+            _log.info("closing a connection, no answer to a ping: connection=%s", self.name)
             outbound.abort()

@@ -1,16 +1,18 @@
-"""Which command needs which permission, and the questions that handlers ask by it.
+"""Permissions that commands require, and functions with which handlers check them.
 
-Every command that a client may send has a row. `None`: it is about a producer or a consumer of this connection, which
-was let in by PRODUCER or SUBSCRIBE and is looked at again when permissions change (`revocation`).
+The table has a row for every command that a client may send. `None` means that the command concerns a producer,
+consumer or watcher of this connection. Its permission was checked when it was created, and is checked again when
+permissions change (`revocation`).
 
-Permissions are asked for where producers, consumers and watchers are made, and for each question about a topic; never
-for a message.
+Permissions are checked when producers, consumers and watchers are created, and for each request about a topic, but not
+for each message.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from quire.security.audit import Caller
 from quire.security.authorization import Action, Place
 from quire.serving.policy.guard import place_of
 from quire.serving.session.connection import Connection
@@ -23,7 +25,7 @@ PERMISSIONS: Final[dict[int, Action | None]] = {
     _Type.AUTH_RESPONSE: Action.OPEN,
     _Type.PING: Action.OPEN,
     _Type.PONG: Action.OPEN,
-    _Type.TC_CLIENT_CONNECT_REQUEST: Action.OPEN,  # refused whoever asks
+    _Type.TC_CLIENT_CONNECT_REQUEST: Action.OPEN,  # always rejected
     _Type.NEW_TXN: Action.OPEN,
     _Type.PARTITIONED_METADATA: Action.LOOKUP,
     _Type.LOOKUP: Action.LOOKUP,
@@ -48,23 +50,33 @@ PERMISSIONS: Final[dict[int, Action | None]] = {
 
 
 async def permit(connection: Connection, kind: _Type.Type, body: Any, subscription: str = "") -> None:
-    """`body` is of the command, and names a topic. Raises `NotAuthorized` when this connection may not do this to it;
-    `Unavailable`.
+    """Check that this connection may send the command, whose `body` contains a topic.
+
+    Raises `NotAuthorized`, `Unavailable`.
     """
-    if connection.host.guard is not None:
+    if connection.context.guard is not None:
         await _check(connection, kind, place_of(body.topic, subscription), body.request_id)
+
+
+async def may_produce(connection: Connection, topic: str) -> bool:
+    """Return whether this connection may produce to `topic`, without writing an audit record. Raises `Unavailable`."""
+    guard, identity = connection.context.guard, connection.peer.identity
+    if guard is None:
+        return True
+    assert identity is not None
+    return (await guard.decide(identity, Action.PRODUCE, place_of(topic))).allowed
 
 
 async def permit_in_namespace(
     connection: Connection, kind: _Type.Type, body: Any, tenant: str, namespace: str
 ) -> None:
-    """As `permit`, of a namespace."""
-    if connection.host.guard is not None:
+    """Check a command whose body contains a namespace; see `permit`."""
+    if connection.context.guard is not None:
         await _check(connection, kind, Place(tenant, namespace), body.request_id)
 
 
 async def _check(connection: Connection, kind: _Type.Type, place: Place, request_id: int) -> None:
-    guard, login, action = connection.host.guard, connection.peer.login, PERMISSIONS[kind]
-    assert guard is not None and login is not None and action is not None
+    guard, identity, action = connection.context.guard, connection.peer.identity, PERMISSIONS[kind]
+    assert guard is not None and identity is not None and action is not None
     name, address = _Type.Type.Name(kind), connection.peer.address
-    await guard.check(login.identity, action, place, address=address, what=name, request=str(request_id))
+    await guard.check(Caller(identity, address, name, str(request_id)), action, place)

@@ -1,59 +1,65 @@
-"""The requests of one connection that take time.
+"""Load limits of one connection: asynchronous requests in progress, and bytes of commands that wait in its lanes.
 
-They do not wait for one another, and each is answered once. While many are being worked on, the socket is not read
-(`Stop.REQUESTS`); nor is it for a moment when more come in a second than may (`Stop.RATE`).
+Requests do not wait for each other, and each is answered once. The broker does not read the socket while too many
+requests are in progress (`Stop.REQUESTS`), while the client exceeds its rate (`Stop.RATE`), or while too many bytes of
+commands wait (`Stop.HELD`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from quire.runtime.errors import QuireError
-from quire.runtime.limits import REQUESTS_PENDING_PER_CONNECTION_MAX
-from quire.runtime.request_rate import RequestRate
-from quire.serving.cluster.port import NotOwner
+from quire.runtime.limits import HELD_BYTES_PER_CONNECTION_MAX, REQUESTS_PENDING_PER_CONNECTION_MAX
+from quire.runtime.rate_queue import RequestRate
+from quire.serving.ownership.port import NotOwner
+from quire.serving.session.context import SessionContext
 from quire.serving.session.inbound import Inbound, Stop
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.error_codes import code_of
 
-if TYPE_CHECKING:
-    from quire.serving.session.sessions import Sessions
-
 T = TypeVar("T")
 
 RESUME_SHARE: Final = 0.9
-"""Of the requests that may be worked on. A client with a thousand topics has asked for all of them when it comes back,
-and what it publishes to the first of them comes after that: it waits until the connection is read again."""
+"""Share of the maximum number of pending requests at which the socket is read again.
+
+A client with a thousand topics looks up all of them when it reconnects. Its first SENDs follow these requests, so they
+wait until the socket is read again.
+"""
 
 RETRY_S_MAX: Final = 10.0
 RETRY_STEP_S: Final = 0.05
 
 
 class Requests:
-    def __init__(self, host: Sessions, inbound: Inbound) -> None:
-        self._tasks = host.tasks
-        self._limits_met = host.limits_met
+    """Asynchronous requests of one connection."""
+
+    def __init__(self, context: SessionContext, inbound: Inbound) -> None:
+        self._tasks = context.tasks
+        self._limits_met = context.limits_met
         self._inbound = inbound
-        per_s = host.limits.requests_per_s
+        per_s = context.limits.requests_per_s
         self.rate = RequestRate(per_s, self._stop, lambda: inbound.go_on(Stop.RATE)) if per_s else None
-        """None where any number may come."""
+        """Limit on the client's requests per second; None if they are not limited."""
         self.pending = 0
-        """Being worked on."""
+        """Number of requests in progress."""
 
     def _stop(self) -> None:
         self._limits_met["requests_per_s"] += 1
         self._inbound.stop(Stop.RATE)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Stop the timer of the rate limit, because the connection is closed."""
         if self.rate is not None:
             self.rate.close()
-            self.rate = None  # It knows this one: circles would stay (`runtime.weak`).
+            self.rate = (
+                None  # it references this object: a reference cycle would stay in memory (`runtime.weak`)
+            )
 
     def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        """Carry out an asynchronous command."""
+        """Execute an asynchronous command in a task."""
         self.pending += 1
         if self.pending >= REQUESTS_PENDING_PER_CONNECTION_MAX:
             self._inbound.stop(Stop.REQUESTS)
@@ -67,11 +73,48 @@ class Requests:
             self._inbound.go_on(Stop.REQUESTS)
 
 
-async def retry_until_deadline(attempt: Callable[[], Awaitable[T]], is_over: Callable[[], bool]) -> T:
-    """Try again for a while what fails with "try again": the answer to a PRODUCER or a SUBSCRIBE.
+class HeldBytes:
+    """Bytes of commands and SENDs that wait in the lanes of one connection.
 
-    Told to try again on a connection that stays open, C++ clients never do, and the call hangs until its own
-    time-out. So the trying is done here; but not for what another broker has: the client must look that up again.
+    They have a separate budget, so that clients whose commands must wait can delay each other, but no other clients.
+    """
+
+    def __init__(self, context: SessionContext, inbound: Inbound) -> None:
+        self._context = context
+        self._inbound = inbound
+        self._byte_count = 0
+
+    def hold(self, byte_count: int) -> None:
+        """Count bytes that wait in a lane; stop reading the socket if they exceed the limit."""
+        self._byte_count += byte_count
+        self._context.held.take(byte_count)
+        if self._is_too_much():
+            self._inbound.stop(Stop.HELD)
+
+    def release(self, byte_count: int) -> None:
+        """Stop counting bytes that no longer wait."""
+        self._byte_count -= byte_count
+        self._context.held.give_back(byte_count)
+        self._context.budget.look_again()
+        if not self._is_too_much():
+            self._inbound.go_on(Stop.HELD)
+
+    def release_all(self) -> None:
+        """Release all bytes, because the connection is closed."""
+        self._context.held.give_back(self._byte_count)
+        self._byte_count = 0
+
+    def _is_too_much(self) -> bool:
+        held = self._byte_count
+        return held >= HELD_BYTES_PER_CONNECTION_MAX or (held > 0 and self._context.held.is_spent)
+
+
+async def retry_until_deadline(attempt: Callable[[], Awaitable[T]], is_over: Callable[[], bool]) -> T:
+    """Await `attempt` of a PRODUCER or SUBSCRIBE; retry it while the response would be ServiceNotReady.
+
+    Retries end after `RETRY_S_MAX` seconds, or when `is_over` returns True. C++ clients never retry such a request on a
+    connection that stays open, so the application's call would hang until its own time-out. If another broker owns the
+    topic, the error is raised at once, because the client must look the topic up again.
     """
     loop = asyncio.get_running_loop()
     deadline, delay_s = loop.time() + RETRY_S_MAX, RETRY_STEP_S

@@ -1,15 +1,16 @@
-"""What is taken away while it is used: permissions, and what let somebody in.
+"""Revocation of credentials and permissions that open sessions use.
 
-Users, passwords and keys (`end_withdrawn`): connections whose credentials would let nobody in any more are closed.
-Clients come back, and log in by new ones or are refused.
+Credentials (`end_withdrawn`): the broker closes connections whose users, passwords or keys are no longer valid. Their
+clients reconnect, and log in with new credentials or are rejected.
 
-Permissions (`revoke`): producers, consumers and watchers that are open are closed within seconds.
+Permissions (`revoke`): when a role loses a permission, the broker closes its producers, consumers and watchers within
+seconds.
 
-Every `LOOK_EACH_S` the namespaces are taken whose grants have changed since (`Guard.take_changed`), and all that is
-open in them is asked about again, some at a time; when nothing has changed, nothing is done. What is being let in was
-asked about a moment ago, before the change maybe, so its namespace is looked at again in the next round.
+Every `LOOK_EACH_S` seconds the broker lists the namespaces whose grants have changed (`Guard.take_changed`). It checks
+the open producers, consumers and watchers in these namespaces again, `ENDS_A_TURN` at a time. A producer that is
+currently being admitted may have been checked before the change, so its namespace is checked again in the next round.
 
-A client whose producer or consumer is closed looks its topic up again and is refused in words.
+A client whose producer or consumer is closed looks its topic up again, and is rejected with the reason.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Final
 
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.tasks import Tasks
+from quire.security.audit import Caller
 from quire.security.authentication import LOOK_EACH_S
 from quire.security.authorization import Action, Place
 from quire.serving.policy.guard import Guard, place_of
-from quire.serving.session.connection import Connection
-from quire.serving.session.consume import ConsumerEnd
-from quire.serving.session.produce import ProducerEnd
+from quire.serving.session.consumer_end import ConsumerEnd
+from quire.serving.session.producer_end import ProducerEnd
+from quire.serving.session.session import Session
 from quire.serving.session.topic_watch import TopicWatcher
 
 ENDS_A_TURN: Final = 100
@@ -36,36 +38,37 @@ End = ProducerEnd | ConsumerEnd | TopicWatcher
 _log = logging.getLogger(__name__)
 
 
-def start_revoking(guard: Guard, tasks: Tasks, sessions: Callable[[], Sequence[Connection]]) -> None:
-    """Do both from now on; `sessions` are those that are open."""
+def start_revoking(guard: Guard, tasks: Tasks, sessions: Callable[[], Sequence[Session]]) -> None:
+    """Start the periodic checks of credentials and permissions; `sessions` returns the open sessions."""
     tasks.start_every(LOOK_EACH_S, lambda: revoke(guard, sessions()), "revoking permissions")
     tasks.start_every(LOOK_EACH_S, lambda: end_withdrawn(guard, sessions()), "ending withdrawn logins")
 
 
-async def end_withdrawn(guard: Guard, sessions: Sequence[Connection]) -> None:
-    """Close connections whose credentials count no longer; see `Authentication.holds`."""
+async def end_withdrawn(guard: Guard, sessions: Sequence[Session]) -> None:
+    """Close connections whose credentials are no longer valid; see `Authentication.holds`."""
     await guard.authentication.look()
-    for count, connection in enumerate(sessions, 1):
-        login = connection.peer.login
-        if login is not None and not guard.authentication.holds(login.identity):
+    for count, session in enumerate(sessions, 1):
+        login = session.login
+        identity = session.peer.identity
+        if login is not None and identity is not None and not guard.authentication.holds(identity):
             login.withdraw()
         if count % LOGINS_A_TURN == 0:
             await asyncio.sleep(0)
 
 
-async def revoke(guard: Guard, sessions: Iterable[Connection]) -> None:
-    """Close what is open and no longer allowed."""
+async def revoke(guard: Guard, sessions: Iterable[Session]) -> None:
+    """Close producers, consumers and watchers that are no longer allowed."""
     changed = guard.take_changed()
     if not changed:
         return
     try:
-        for count, (connection, end) in enumerate(list(_ends(sessions)), 1):
+        for count, (session, end) in enumerate(list(_ends(sessions)), 1):
             try:
                 place, action = _asked(end)
             except ConfigurationError:
-                continue  # it names no topic, so it is never let in
+                continue  # its topic name is invalid, so it is never admitted
             if (place.tenant, place.namespace) in changed or (place.tenant, "") in changed:
-                await _look_at(guard, connection, end, action, place)
+                await _look_at(guard, session, end, action, place)
             if count % ENDS_A_TURN == 0:
                 await asyncio.sleep(0)
     except BaseException:
@@ -74,15 +77,15 @@ async def revoke(guard: Guard, sessions: Iterable[Connection]) -> None:
         raise
 
 
-def _ends(sessions: Iterable[Connection]) -> Iterator[tuple[Connection, End]]:
-    for connection in sessions:
-        ends: list[End] = [*connection.producers.values(), *connection.consumers.values()]
-        for end in (*ends, *connection.watchers.values()):
-            yield connection, end
+def _ends(sessions: Iterable[Session]) -> Iterator[tuple[Session, End]]:
+    for session in sessions:
+        ends: list[End] = [*session.producers.values(), *session.consumers.values()]
+        for end in (*ends, *session.watchers.values()):
+            yield session, end
 
 
 def _asked(end: End) -> tuple[Place, Action]:
-    """What it was let in for."""
+    """Return the place and the action that were checked when the producer, consumer or watcher was admitted."""
     if isinstance(end, TopicWatcher):
         return Place(*end.namespace), Action.LIST_TOPICS
     if isinstance(end, ConsumerEnd):
@@ -90,27 +93,30 @@ def _asked(end: End) -> tuple[Place, Action]:
     return place_of(end.topic_name), Action.PRODUCE
 
 
-async def _look_at(guard: Guard, connection: Connection, end: End, action: Action, place: Place) -> None:
-    login = connection.peer.login
-    if login is None or connection.is_closed:
+async def _look_at(guard: Guard, session: Session, end: End, action: Action, place: Place) -> None:
+    identity = session.peer.identity
+    if identity is None or session.is_closed:
         return
-    decision = await guard.still_may(login.identity, action, place)
+    decision = await guard.still_may(identity, action, place)
     if decision.allowed:
         if not _is_open(end):
             guard.look_again(place.tenant, place.namespace)
         return
     if _is_open(end):
-        _log.info("%s: closing what it may no longer have: %s", connection.peer.name, decision.why)
-        guard.audit.record(
-            "revoked", login.identity, connection.peer.address, action.name, str(place), decision.why
+        _log.info(
+            "permission revoked, closing a producer or consumer: connection=%s reason=%s",
+            session.peer.name,
+            decision.why,
         )
+        caller = Caller(identity, session.peer.address, action.name)
+        guard.audit.record("revoked", caller, str(place), decision.why)
         end.revoke()
     else:
         guard.look_again(place.tenant, place.namespace)
 
 
 def _is_open(end: End) -> bool:
-    """It was let in, and has not left."""
+    """Return whether the producer, consumer or watcher was admitted and is not closed."""
     if isinstance(end, ProducerEnd):
         return end.topic is not None and not end.is_closed
     return end.is_open

@@ -1,12 +1,12 @@
-"""WATCH_TOPIC_LIST: a client is told the topics that match its pattern, and from then on what comes and goes.
+"""Topic watchers (WATCH_TOPIC_LIST, PIP-145): a client receives the topics that match its pattern, and later changes.
 
-    opening    lane busy     the namespace's list is taken, its names are matched, SUCCESS is written
-    told       lane free     what changes is gathered (`_came`), matched, and written as one WATCH_TOPIC_UPDATE
-    closed                   CLOSE was answered, or the connection is gone
+    opening    lane busy     the namespace's topics are listed and matched, SUCCESS is written
+    open       lane free     changes are collected (`_came`), matched, and written as one WATCH_TOPIC_UPDATE
+    closed                   CLOSE was answered, or the connection is closed
 
-What changes is gathered while names are being matched, and while the client does not read; then only the last state
-of each name counts, so a client that does not read costs no more than a list of names. Names are matched a few at a
-time: whatever the pattern, nobody else waits long (`matching`).
+Changes are collected while names are being matched, and while the client does not read. Only the last state of each
+name is kept, so a client that does not read costs at most a list of names. Names are matched in small groups, so that
+no pattern delays other connections for long (`matching`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from typing import Final
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
-from quire.runtime.limits import MIB, TOPIC_WATCHERS_PER_CONNECTION_MAX, TOPICS_MATCH_S_MAX
+from quire.runtime.limits import (
+    MIB,
+    TOPICS_MATCH_S_MAX,
+    WATCHED_NAME_BYTES,
+)
 from quire.serving.model.ports import NotAllowed
 from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.names import check_name
-from quire.serving.session.connection import Connection, Handler
+from quire.serving.session.connection import Connection
 from quire.serving.session.lane import Lane
 from quire.serving.session.permissions import permit_in_namespace
 from quire.wire import commands
@@ -29,11 +33,11 @@ from quire.wire import pulsar_pb2 as pb
 
 NAMES_A_TURN: Final = 100
 NAMES_BYTES_PER_FRAME: Final = MIB
-"""Clients refuse frames that are much larger than a message."""
+"""Maximum bytes of names in a frame, because clients reject frames that are much larger than a message."""
 
 
 async def matching(pattern: TopicsPattern, names: Iterable[str], clock: Clock) -> list[str]:
-    """Those that match, in order. Raises `LimitExceeded` when it takes too long."""
+    """Return those of `names` that match `pattern`, in order. Raises `LimitExceeded` if the matching takes too long."""
     wanted, found, spent_s = list(names), [], 0.0
     for start in range(0, len(wanted), NAMES_A_TURN):
         began = clock.monotonic()
@@ -48,31 +52,33 @@ async def matching(pattern: TopicsPattern, names: Iterable[str], clock: Clock) -
 
 
 def namespace_of(text: str) -> tuple[str, str]:
-    """(tenant, namespace). Raises `ConfigurationError`."""
+    """Parse a namespace as (tenant, namespace). Raises `ConfigurationError` if it is invalid."""
     check_name("the namespace", text)
     tenant, _, namespace = text.partition("/")
     if not tenant or not namespace:
-        raise ConfigurationError(f"{text!r} is no namespace; write tenant/namespace")
+        raise ConfigurationError(f"{text!r} is not a namespace; write tenant/namespace")
     return tenant, namespace
 
 
 class TopicWatcher:
+    """Topic watcher of a connection."""
+
     def __init__(self, connection: Connection, watcher_id: int) -> None:
         self.lane = Lane(connection)
         self._connection = connection
         self._id = watcher_id
         self.namespace = "", ""
-        """(tenant, namespace) that is watched."""
+        """Watched (tenant, namespace)."""
         self._pattern: TopicsPattern | None = None
-        """None until SUCCESS is written."""
+        """Pattern of the watched topic names; None until SUCCESS was written."""
         self._told: set[str] = set()
         self._came: dict[str, bool] = {}
-        """Names that have changed since, and whether they are there."""
+        """Names of created (True) and deleted (False) topics that were not written yet."""
         self._is_matching = False
         self._stop: Callable[[], None] = _nothing
 
     async def open(self, body: pb.CommandWatchTopicList) -> None:
-        """Answer the request: once, whatever happens. A watcher of that id that was there before ends."""
+        """Start watching, and answer WATCH_TOPIC_LIST exactly once. An earlier watcher of the same id is replaced."""
         self.detach()
         try:
             pattern = TopicsPattern(body.topics_pattern)
@@ -80,10 +86,14 @@ class TopicWatcher:
             await permit_in_namespace(
                 self._connection, pb.BaseCommand.WATCH_TOPIC_LIST, body, tenant, namespace
             )
-            host = self._connection.host
-            watched = await host.topics.watch(tenant, namespace, self._changed)
+            context = self._connection.context
+            watched = await context.topics.watch(tenant, namespace, self._changed)
             self._stop = watched.stop
-            found = sorted(await matching(pattern, watched.names, host.clock))
+            found = sorted(await matching(pattern, watched.names, context.clock))
+            if not context.kept.has_room(self._connection.peer.owner, len(found) * WATCHED_NAME_BYTES):
+                raise LimitExceeded(
+                    f"cannot watch {len(found)} topics: their names exceed the memory budget of this broker"
+                )
         except QuireError as error:
             if isinstance(error, LimitExceeded):
                 error = NotAllowed(str(error))
@@ -94,11 +104,15 @@ class TopicWatcher:
             self.detach()
             return
         self._pattern, self._told = pattern, set(found)
+        self.lane.keep(len(self._told) * WATCHED_NAME_BYTES)
         self._succeed(body, found)
         self._digest()
 
     def _succeed(self, body: pb.CommandWatchTopicList, found: Sequence[str]) -> None:
-        """Nothing when it is what the client knows; what does not fit in one frame follows as updates."""
+        """Write SUCCESS with the topic names, or without them if the client's hash matches.
+
+        Names that do not fit into its frame follow as updates.
+        """
         now = topics_hash(found)
         first, *more = list(_frames(found if now != body.topics_hash else ())) or [()]
         self._connection.write(commands.topics_watched(body.request_id, self._id, first, now))
@@ -106,35 +120,37 @@ class TopicWatcher:
             self._connection.write(commands.topics_changed(self._id, some, (), now))
 
     def close_on_request(self, request_id: int) -> None:
-        """WATCH_TOPIC_LIST_CLOSE."""
+        """Handle WATCH_TOPIC_LIST_CLOSE."""
         self._connection.write(commands.success(request_id))
         self._end()
 
     def _end(self) -> None:
         self.detach()
-        self._connection.watchers.pop(self._id, None)
+        self._connection.forget_watcher(self._id)
         self.lane.close()
 
     def detach(self) -> None:
-        """Nobody is told anything any more."""
+        """Stop watching; the client receives no more updates."""
         self._stop()
         self._stop, self._pattern = _nothing, None
         self._came.clear()
+        self._told = set()
+        self.lane.keep(0)
 
     @property
     def is_open(self) -> bool:
-        """It was let in, and has not ended."""
+        """True from SUCCESS until the watcher ends."""
         return self._pattern is not None
 
     def revoke(self) -> None:
-        """Its role may not list the topics any more; clients know no word for that, and just hear nothing."""
+        """Stop watching, because the role lost the permission to list topics. The protocol has no message for that."""
         self.detach()
 
     def resumed(self) -> None:
-        """The client reads again."""
+        """Write collected changes, because the client reads again."""
         self._digest()
 
-    # -- what changes ----------------------------------------------------------------------------------
+    # -- changes of topics -----------------------------------------------------------------------------
 
     def _changed(self, came: frozenset[str], went: frozenset[str]) -> None:
         self._came.update(dict.fromkeys(went, False))
@@ -149,19 +165,19 @@ class TopicWatcher:
             and not self._is_matching
         ):
             self._is_matching = True
-            self._connection.host.tasks.start(self._tell(self._pattern), "WATCH_TOPIC_UPDATE")
+            self._connection.context.tasks.start(self._tell(self._pattern), "WATCH_TOPIC_UPDATE")
 
     async def _tell(self, pattern: TopicsPattern) -> None:
         came, self._came = self._came, {}
         try:
-            matches = set(await matching(pattern, came, self._connection.host.clock))
+            matches = set(await matching(pattern, came, self._connection.context.clock))
         except LimitExceeded as error:
             self._connection.refuse(error)
             return
         finally:
             self._is_matching = False
         if pattern is not self._pattern:
-            return  # it ended meanwhile
+            return  # the watcher ended meanwhile
         there = {name for name in matches if came[name]}
         self._write(sorted(there - self._told), sorted((matches - there) & self._told))
         self._digest()
@@ -171,6 +187,7 @@ class TopicWatcher:
             return
         self._told.update(new)
         self._told.difference_update(deleted)
+        self.lane.keep(len(self._told) * WATCHED_NAME_BYTES)
         now = topics_hash(self._told)
         for some in _frames(deleted):
             self._connection.write(commands.topics_changed(self._id, (), some, now))
@@ -179,7 +196,7 @@ class TopicWatcher:
 
 
 def _frames(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """`names` in parts that fit a frame each."""
+    """Yield `names` in parts that fit into one frame each."""
     start = size = 0
     for at, name in enumerate(names):
         if size > 0 and size + len(name) > NAMES_BYTES_PER_FRAME:
@@ -191,31 +208,4 @@ def _frames(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _nothing() -> None:
-    """There is nothing to stop."""
-
-
-def watch(connection: Connection, body: pb.CommandWatchTopicList) -> None:
-    watcher = connection.watchers.get(body.watcher_id)
-    if watcher is None:
-        if len(connection.watchers) >= TOPIC_WATCHERS_PER_CONNECTION_MAX:
-            refusal = NotAllowed(
-                f"a connection has {TOPIC_WATCHERS_PER_CONNECTION_MAX} topic watchers at most"
-            )
-            connection.refuse_request("WATCH_TOPIC_LIST", body.request_id, refusal)
-            return
-        watcher = connection.watchers[body.watcher_id] = TopicWatcher(connection, body.watcher_id)
-    watcher.lane.run_exclusively(watcher.open(body), "WATCH_TOPIC_LIST")
-
-
-def watch_no_more(connection: Connection, body: pb.CommandWatchTopicListClose) -> None:
-    watcher = connection.watchers.get(body.watcher_id)
-    if watcher is None:
-        connection.write(commands.success(body.request_id))
-    else:
-        watcher.close_on_request(body.request_id)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    pb.BaseCommand.WATCH_TOPIC_LIST: watch,
-    pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE: watch_no_more,
-}
+    """Do nothing, because the watcher watches no namespace yet."""

@@ -1,9 +1,27 @@
-"""Subscriptions: who has had which messages of a topic, and who gets the next.
+"""Subscriptions: acknowledgements, and the dispatch of messages to consumers.
 
-The cores first: `cursor/` (what is acknowledged), `delayed/` (what is due when), `delivery/` (from a block to
-frames), `dispatch/` (who gets what), and `limits` (how many there may be). Then the shells, which read the topic,
-wait or join the parts: `block_source` in `delivery/`, `delayed_delivery` in `delayed/`, `dispatch_rate_limiter`,
-`seek`, `acknowledging`, `pump` (the dispatch loop), `subscription` (attach, seek, end), `subscriptions` (all of a
-topic, by name), `non_persistent` (these, for topics that keep nothing). For operators: `counting` (backlogs in
-messages), `byte_index` and `lag` (in bytes and time), `stats`, `peek`.
+Read the cores first:
+
+    cursor/                  acknowledgements
+    delayed/                 delayed delivery
+    delivery/                MESSAGE frames from blocks
+    dispatch/                choice of the consumer of each entry
+    limits                   limits on subscriptions and consumers
+
+Then the shells, which read the topic and wait, including those in `delivery/` and `delayed/`:
+
+    dispatch_rate_limiter    dispatch rates
+    skipping                 entries that an operator skips
+    acknowledging            acknowledgements of clients
+    pump                     the dispatch loop
+    subscription             attach, seek, end
+    subscriptions            all subscriptions of a topic, by name
+    non_persistent           subscriptions of non-persistent topics
+
+For operators:
+
+    counting                 backlogs in messages
+    byte_index, lag          backlogs in bytes and time
+    stats                    Pulsar's statistics
+    peek                     reads without acknowledgement
 """

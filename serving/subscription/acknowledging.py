@@ -1,4 +1,4 @@
-"""Acknowledgements of clients, told to a dispatcher: ids of one ledger together, parts of batches one by one."""
+"""Translation of ACK commands into dispatcher calls: one call per ledger for whole entries, one per partial batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.wire import pulsar_pb2 as pb
 
 
 def acknowledge_each(dispatcher: Dispatcher, ids: Iterable[pb.MessageIdData]) -> None:
-    """Individual ids. Runs of whole entries of one ledger are one operation on its bitmap."""
+    """Acknowledge individual message ids; consecutive whole entries of one ledger are one operation on its bitmap."""
     ledger_id = -1
     entry_ids: list[int] = []
     for one in ids:
@@ -32,10 +32,15 @@ def acknowledge_each(dispatcher: Dispatcher, ids: Iterable[pb.MessageIdData]) ->
 
 
 def acknowledge_up_to(dispatcher: Dispatcher, ids: Iterable[pb.MessageIdData]) -> None:
-    """Cumulative ids; one with an `ack_set` ends within its batch. Raises `NotAllowed`."""
+    """Acknowledge everything up to each of `ids`; if an id has an `ack_set`, up to a message within that batch.
+
+    Raises `NotAllowed` unless the subscription is Exclusive or Failover.
+    """
     if not isinstance(dispatcher, SingleActive):
         label = dispatcher.kind.label
-        raise NotAllowed(f"a {label} subscription takes no cumulative acknowledgement: give single ids")
+        raise NotAllowed(
+            f"a {label} subscription accepts no cumulative acknowledgement: acknowledge individual message ids"
+        )
     for one in ids:
         position = Position(*commands.position(one))
         if one.ack_set:

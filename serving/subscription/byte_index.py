@@ -1,8 +1,9 @@
-"""Where blocks begin in a segment, in bytes: a few points of each, kept sorted. A core.
+"""Sparse index of the byte offsets of blocks in a topic's segments. Performs no I/O.
 
-Blocks say which message they begin with, but not how many bytes lie before them; so the bytes of a backlog are
-counted by walking over blocks from a place whose offset is known. A segment's two ends always are. What a walk
-passes is remembered every `STEP_BYTES`, so that the next walk of any subscription of the topic is short.
+A block's header contains the index of its first message, but not the number of bytes before it. So the size of a
+backlog in bytes is computed by reading block headers from an entry whose offset is known. The offsets of a segment's
+two ends are always known. Such a scan adds a point every `STEP_BYTES`, so that later scans of all subscriptions of the
+topic are short.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections.abc import Container
 from typing import NamedTuple
 
 STEP_BYTES = 1 << 20
-"""Points lie at least this far apart: 4 KiB of memory for a segment of 256 MiB."""
+"""Minimum distance of two known points, in bytes; a segment of 256 MiB has at most 256 points."""
 
 
 class Point(NamedTuple):
-    """The bytes of a segment's blocks before the block that begins with `entry_id`."""
+    """Known offset: the number of bytes in a segment before the block whose first entry is `entry_id`."""
 
     entry_id: int
     offset: int
 
 
 class ByteIndex:
-    """The known points of a topic's segments."""
+    """Known points (byte offsets of blocks) of a topic's segments."""
 
     __slots__ = ("_by_ledger",)
 
@@ -31,7 +32,7 @@ class ByteIndex:
         self._by_ledger: dict[int, list[Point]] = {}
 
     def learn(self, ledger_id: int, point: Point) -> None:
-        """Remember `point`, unless a known one is near."""
+        """Add `point`, unless a known point is within `STEP_BYTES`."""
         known = self._by_ledger.setdefault(ledger_id, [])
         at = bisect_right(known, point)
         beside = [0, *(one.offset for one in known[max(0, at - 1) : at + 1])]
@@ -39,7 +40,10 @@ class ByteIndex:
             known.insert(at, point)
 
     def around(self, ledger_id: int, entry_id: int, end: Point) -> tuple[Point, Point]:
-        """The last known point up to `entry_id` and the first one after it; `end` is the segment's own."""
+        """Return the last known point at or before `entry_id`, and the first known point after it.
+
+        `end` is the segment's end.
+        """
         known = self._by_ledger.get(ledger_id, [])
         at = bisect_right(known, entry_id, key=lambda one: one.entry_id)
         before = known[at - 1] if at else Point(0, 0)
@@ -47,6 +51,6 @@ class ByteIndex:
         return before, after
 
     def keep(self, ledger_ids: Container[int]) -> None:
-        """Forget all other segments."""
+        """Forget all segments except `ledger_ids`."""
         for ledger_id in [one for one in self._by_ledger if one not in ledger_ids]:
             del self._by_ledger[ledger_id]

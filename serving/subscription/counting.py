@@ -1,18 +1,21 @@
-"""Backlogs and cursors in numbers, for those who ask: exact, and counted when they are asked for (else `estimate`).
+"""Backlogs and cursor statistics, computed on request. A backlog is exact, or an `estimate` that needs no read.
 
-The read position counts as reading goes on and as acknowledgements come (see its arithmetic). Two things it may not
-know: the index of the message there, before a block there was seen, and how many messages were acknowledged before they
-were read (by a client that acknowledges what it got before a restart). Both are looked up here, by reading the blocks
-concerned. What changes while that is awaited is looked up again, a few times.
+The read position counts messages as they are read and acknowledged (see `dispatch/read_position`). It may lack two
+numbers:
+
+- the topic-wide index of the next message, until a block at this position was read;
+- the number of messages that were acknowledged before they were read, by a client that received them before a restart.
+
+Both are computed here by reading the blocks. If they change during the reads, they are computed again, at most `TRIES`
+times.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyroaring import BitMap
 
 from quire.serving.model.ports import Position, TopicPort
+from quire.serving.model.statistics import CursorStats
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.entry_set import run_count, spans
 from quire.serving.subscription.delivery.delivery import BlockView
@@ -21,11 +24,11 @@ from quire.wire import block
 
 TRIES = 4
 SHOWN_ENTRIES_MAX = 10_000
-"""Of a ledger, in `individuallyDeletedMessages`: a million holes would be 20 MB of text."""
+"""Maximum entries per ledger in `individuallyDeletedMessages`, because a million ranges would be 20 MB of text."""
 
 
 async def backlog(topic: TopicPort, read: ReadPosition) -> int:
-    """Messages that are confirmed and not acknowledged."""
+    """Count the confirmed messages that are not acknowledged."""
     for _ in range(TRIES):
         read.normalise()
         if read.index is None:
@@ -40,7 +43,7 @@ async def backlog(topic: TopicPort, read: ReadPosition) -> int:
 
 
 def estimate(topic: TopicPort, read: ReadPosition) -> int:
-    """The same where blocks cannot be read: as if the messages of a segment were spread evenly over its entries."""
+    """Estimate the backlog without a read, assuming that each segment's messages are spread evenly over its entries."""
     index = read.index
     if index is None:
         ledger_id, entry_id = read.position
@@ -56,7 +59,7 @@ def estimate(topic: TopicPort, read: ReadPosition) -> int:
 
 
 async def _count_ahead(topic: TopicPort, read: ReadPosition) -> None:
-    """Count the messages that were acknowledged before they were read."""
+    """Count the messages that were acknowledged before they were read, and record the number in `read`."""
     ahead = read.acknowledged_ahead()
     messages = 0
     for ledger_id, entries, left in ahead:
@@ -65,10 +68,10 @@ async def _count_ahead(topic: TopicPort, read: ReadPosition) -> None:
 
 
 async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap) -> int:
-    """Messages of `entries`, acknowledged or not."""
+    """Count the messages of `entries`, acknowledged or not."""
     messages = 0
     if any(one.ledger_id == ledger_id and one.messages == one.last_entry + 1 for one in topic.segments()):
-        # Nothing of the segment is a batch, so nothing need be read.
+        # The segment has no batches, so no block need be read.
         return len(entries)
     left = entries.copy()
     while left:
@@ -82,22 +85,21 @@ async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap) -> int:
 
 
 def holes(cursor: Cursor) -> int:
-    """Runs of acknowledged entries after mark-delete."""
+    """Count the runs of acknowledged entries after the mark-delete position."""
     return sum(map(run_count, cursor.acked.by_ledger.values()))
 
 
-def cursor_stats(cursor: Cursor, read: Position) -> dict[str, Any]:
-    """As Pulsar's cursor stats, in `internalStats`; of the acknowledged entries the first runs only."""
+def cursor_stats(cursor: Cursor, read: Position) -> CursorStats:
+    """Describe a cursor, with only the first runs of acknowledged entries."""
     acked = (
         f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
         for ledger_id, entries in cursor.acked.items()
         for start, stop in spans(entries[:SHOWN_ENTRIES_MAX])
     )
-    return {
-        "markDeletePosition": "{}:{}".format(*cursor.mark_delete),
-        "readPosition": "{}:{}".format(*read),
-        "individuallyDeletedMessages": f"[{','.join(acked)}]",
-        "totalNonContiguousDeletedMessagesRange": holes(cursor),
-        "properties": cursor.properties,
-        "state": "Open",
-    }
+    return CursorStats(
+        mark_delete_position="{}:{}".format(*cursor.mark_delete),
+        read_position="{}:{}".format(*read),
+        individually_deleted_messages=f"[{','.join(acked)}]",
+        total_non_contiguous_deleted_messages_range=holes(cursor),
+        subscription_properties=cursor.properties,
+    )

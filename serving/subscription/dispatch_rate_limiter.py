@@ -1,12 +1,12 @@
-"""How much of a block a subscription may dispatch now, where rates limit it. It adds the waiting to the rates.
+"""Dispatch rate limiter of one subscription: limits each block to the available tokens, and waits for more.
 
-The subscription's own rate, its topic's and its broker's: each is a `RateLimiter`. Before a block is offered they are
-asked once (`may_dispatch`); closed, it waits at the first that is, and the subscription is woken when that has tokens
-again. Open, the block is cut to what may pass (`cut`), so the dispatcher knows of no rates and dispatches what it is
-offered; what that was is taken from all of them. An entry is never torn: one that is larger than what is left leaves
-a debt, and is waited for afterwards.
+The subscription, its topic and its broker each have a rate, which is a token bucket (`RateLimiter`). Before a block is
+offered, `may_dispatch` checks all of them. If a bucket has no tokens, the subscription waits until that bucket has
+tokens again. Otherwise `cut` shortens the block to the available tokens, so the dispatcher needs no knowledge of rates;
+the dispatched messages and bytes are then taken from all buckets. An entry is never split. If it needs more than the
+available tokens, a debt remains, which delays later entries.
 
-A subscription that nothing limits has none.
+A subscription without limits has no limiter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.wire import block
 
 
 class DispatchRateLimiter:
-    """`wake` is called when more may be dispatched."""
+    """Dispatch rate limiter; calls `wake` when more messages may be dispatched."""
 
     def __init__(self, limits: DispatchLimits, clock: Clock, wake: Callable[[], None]) -> None:
         limiter = dispatch_rate_limiter(limits.each, clock, limits.shared)
@@ -33,7 +33,7 @@ class DispatchRateLimiter:
         self.is_waiting = False
 
     def may_dispatch(self) -> bool:
-        """Whether something may be dispatched now; if not, the subscription is woken when it may ask again."""
+        """Return whether the rates allow a dispatch now. If not, call `wake` when they allow it."""
         if self.is_waiting:
             return False
         if self._limiter.is_open():
@@ -47,11 +47,16 @@ class DispatchRateLimiter:
         self._wake()
 
     def stop(self) -> None:
-        """Others take its place, or the subscription ends: it wakes nobody any more."""
-        self._wake = _nobody
+        """Drop the reference to the subscription, because it ends or gets a limiter with other limits."""
+        self._wake = _nothing
 
     def cut(self, view: BlockView, wanted: Position) -> BlockView:
-        """`view` as far as it may be dispatched from `wanted` on, at least one entry; `may_dispatch` has said so."""
+        """Return a prefix of `view`, whose entries from `wanted` on need at most the available tokens.
+
+        It contains at least the entry at `wanted`, whatever its size.
+
+        The caller has checked `may_dispatch`.
+        """
         messages, byte_count = self._limiter.allowance()
         start = wanted.entry_id - view.first_entry
         stop, _ = view.cover(start, view.count, messages)
@@ -62,9 +67,9 @@ class DispatchRateLimiter:
         return view if stop >= view.count else view.head(stop)
 
     def passed(self, messages: int, byte_count: int) -> None:
-        """So much was dispatched."""
+        """Take the tokens of the dispatched messages and bytes from all rates."""
         self._limiter.passed(messages, byte_count)
 
 
-def _nobody() -> None:
-    """What one that was stopped wakes."""
+def _nothing() -> None:
+    """Do nothing, because the limiter was stopped."""

@@ -1,13 +1,13 @@
-"""How far a subscription is behind, in bytes and in time; `counting` has it in messages.
+"""Backlog of a subscription in bytes and in time; `counting` computes it in messages.
 
-    bytes      what the topic keeps from the oldest unacknowledged entry on, as it is stored. What was acknowledged
-               after that entry counts in: it cannot be trimmed before it.
-    time       when the oldest unacknowledged message was published, by its own publish time
+    bytes      size of the stored blocks from the oldest unacknowledged entry on; includes acknowledged entries after
+               it, because they cannot be trimmed before it
+    time       publish time of the oldest unacknowledged message, by its producer's clock
 
-Both are of one position, the entry after mark-delete, and looked up when they are asked for: the time in one block,
-which is remembered until mark-delete moves; the bytes by the nearer known point of `byte_index`. A walk reads
-`WALK_BYTES_MAX` at most for one question; where that does not do, or reading fails, the answer is interpolated and said
-not to be exact, and the next question goes on from where this one came to.
+Both are computed on request, for the entry after mark-delete. The time is read from one block; the caller (`stats`)
+caches it until mark-delete moves. The bytes are computed from the nearest known point of `byte_index`, by reading at
+most about `WALK_BYTES_MAX` of blocks. If that is not enough, or a read fails, the result is interpolated and marked as
+inexact. The next request continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ WALK_BYTES_MAX = 16 * READ_CHUNK_BYTES
 
 
 class Bytes(NamedTuple):
-    """Bytes, and whether they were counted rather than interpolated."""
+    """Number of bytes; `is_exact` is False if the number was interpolated."""
 
     size: int
     is_exact: bool
 
 
 async def bytes_from(topic: TopicPort, index: ByteIndex, position: Position) -> Bytes:
-    """What the topic keeps from the entry at `position` on."""
+    """Return the size of the topic's blocks from the entry at `position` on."""
     segments = topic.segments()
     index.keep({one.ledger_id for one in segments})
     after = sum(one.bytes for one in segments if one.ledger_id > position.ledger_id)
@@ -47,7 +47,7 @@ async def bytes_from(topic: TopicPort, index: ByteIndex, position: Position) -> 
 
 
 def estimated_bytes_from(segments: Sequence[SegmentView], index: ByteIndex, position: Position) -> int:
-    """The same as `bytes_from` without reading anything: interpolated where blocks would have to be."""
+    """Estimate `bytes_from` without a read, by interpolation between known points."""
     found = 0
     for segment in segments:
         if segment.ledger_id > position.ledger_id:
@@ -61,7 +61,7 @@ def estimated_bytes_from(segments: Sequence[SegmentView], index: ByteIndex, posi
 
 
 def estimated_clock_ms(segments: Sequence[SegmentView], position: Position) -> int:
-    """When the broker took the entry at `position`, as if a segment's came at even intervals; 0: nothing tells."""
+    """Estimate the broker's clock (ms) at `position`, as if entries arrived at even intervals; 0 if unknown."""
     for segment in segments:
         if segment.ledger_id == position.ledger_id and 0 <= position.entry_id <= segment.last_entry:
             share = position.entry_id / max(1, segment.last_entry)
@@ -72,13 +72,13 @@ def estimated_clock_ms(segments: Sequence[SegmentView], position: Position) -> i
 
 
 async def _bytes_before(topic: TopicPort, index: ByteIndex, segment: SegmentView, entry_id: int) -> Bytes:
-    """The bytes of a segment before one of its entries."""
+    """Return the number of bytes in a segment before one of its entries, exact or interpolated."""
     before, after = index.around(segment.ledger_id, entry_id, Point(segment.last_entry + 1, segment.bytes))
     if entry_id == before.entry_id:
         return Bytes(before.offset, True)
     share = (entry_id - before.entry_id) / (after.entry_id - before.entry_id)
     distance = after.offset - before.offset
-    # Only a walk up leaves points after it when it is not finished.
+    # An unfinished scan from `before` adds points for the next request; an unfinished scan up to `after` does not.
     is_up = share <= 0.5 or (1 - share) * distance > WALK_BYTES_MAX
     try:
         if is_up:
@@ -86,7 +86,7 @@ async def _bytes_before(topic: TopicPort, index: ByteIndex, segment: SegmentView
         else:
             found = await _walk_down(topic, index, segment.ledger_id, entry_id, after)
     except QuireError:
-        # Who asks wants to know, among other things, that reading fails.
+        # The statistics that contain this number also report the read error.
         found = None
     if found is not None:
         return Bytes(found, True)
@@ -96,7 +96,7 @@ async def _bytes_before(topic: TopicPort, index: ByteIndex, segment: SegmentView
 async def _walk_up(
     topic: TopicPort, index: ByteIndex, ledger_id: int, point: Point, entry_id: int
 ) -> int | None:
-    """From a known point to the entry; None when it is too far."""
+    """Return the bytes before an entry, by reading from an earlier point up to it; None if that is too far."""
     walked, offset, at = 0, point.offset, point.entry_id
     while walked < WALK_BYTES_MAX:
         for buffer in await _blocks(topic, Position(ledger_id, at)):
@@ -111,7 +111,7 @@ async def _walk_up(
 async def _walk_down(
     topic: TopicPort, index: ByteIndex, ledger_id: int, entry_id: int, point: Point
 ) -> int | None:
-    """From the entry to a known point after it, counted backwards; None when it is too far."""
+    """Return the bytes before an entry, by reading from it up to a later point; None if that is too far."""
     walked, inside, at = 0, -1, entry_id
     while walked < WALK_BYTES_MAX:
         for buffer in await _blocks(topic, Position(ledger_id, at)):
@@ -126,20 +126,23 @@ async def _walk_down(
 
 
 async def _blocks(topic: TopicPort, position: Position) -> list[Buffer]:
-    """Blocks from the one that holds a confirmed position."""
+    """Return blocks from the one that contains a confirmed position on."""
     found = topic.cached(position) or await topic.read(position, READ_CHUNK_BYTES)
     assert found, f"{topic.name} has no block at {position}"
     return list(found)
 
 
 def _inside(buffer: Buffer, header: BlockHeader, entry_id: int) -> int:
-    """The bytes of a block before one of its entries; header and table belong to the first."""
+    """Return the bytes of a block before one of its entries; the block's header and table belong to its first entry."""
     at = entry_id - header.first_entry
     return header.entries_offset + block.ends(buffer, header)[at - 1] if at else 0
 
 
 async def published_ms(topic: TopicPort, position: Position) -> int:
-    """When the entry at a confirmed position was published, in ms since 1970."""
+    """Return the publish time of the entry at a confirmed position, in ms since 1970.
+
+    If the entry cannot be decoded, return the broker's clock of its block.
+    """
     found = topic.cached(position) or await topic.read(position, 1)
     assert found, f"{topic.name} has no block at {position}"
     header = block.peek(found[0])

@@ -1,6 +1,7 @@
-"""How many subscriptions and consumers one topic takes: its policies, within what the server bears.
+"""Admission of subscriptions and consumers: the limits in the topic's policies, capped by the server's limits.
 
-Each check is made in the step in which the one more comes, so that many who come at once are not let in together.
+The caller adds a consumer immediately after the check, without an `await` in between. It adds a subscription under the
+lock that it held during the check. So concurrent requests cannot exceed a limit.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from quire.serving.policy.resolved import bounded
 
 
 def check_subscriptions(topic: TopicPort, subscriptions: Sized) -> None:
-    """The topic takes one more. Raises `TooManySubscriptions`."""
+    """Check that the topic may have another subscription. Raises `TooManySubscriptions`."""
     most = bounded(topic.policies.subscriptions_max, SUBSCRIPTIONS_PER_TOPIC_MAX)
     if len(subscriptions) >= most:
         raise TooManySubscriptions(
             "subscriptions_per_topic",
-            f"topic {topic.name} has {most} subscriptions, and takes no more: delete those that nobody uses, or have "
-            "maxSubscriptionsPerTopic raised",
+            f"topic {topic.name} has {most} subscriptions, which is the limit: delete unused ones, or ask for a higher "
+            "maxSubscriptionsPerTopic",
         )
 
 
 def check_consumers(topic: TopicPort, subscriptions: Iterable[SubscriptionPort]) -> None:
-    """The topic takes one more consumer, of whichever subscription. Raises `TooManyConsumers`."""
+    """Check that the topic, over all its subscriptions, may have another consumer. Raises `TooManyConsumers`."""
     most = topic.policies.consumers_max
     if most and sum(len(one.consumers) for one in subscriptions) >= most:
         raise TooManyConsumers(
             "consumers_per_topic",
-            f"topic {topic.name} has {most} consumers, and takes no more: close some, or have maxConsumers raised",
+            f"topic {topic.name} has {most} consumers, which is the limit: close some, or raise maxConsumers",
         )
 
 
 def check_consumers_of(subscription: SubscriptionPort, topic: TopicPort) -> None:
-    """The subscription takes one more consumer. Raises `TooManyConsumers`."""
+    """Check that the subscription may have another consumer. Raises `TooManyConsumers`."""
     most = bounded(topic.policies.consumers_per_subscription_max, CONSUMERS_PER_SUBSCRIPTION_MAX)
     if len(subscription.consumers) >= most:
         raise TooManyConsumers(
             "consumers_per_subscription",
-            f"subscription {subscription.name} has {most} consumers, and takes no more: close some, or have "
-            "maxConsumersPerSubscription raised",
+            f"subscription {subscription.name} has {most} consumers, which is the limit: close some, or raise "
+            "maxConsumersPerSubscription",
         )

@@ -1,8 +1,9 @@
-"""Subscriptions of a topic that keeps nothing: whoever has permits gets the message, else it is dropped and counted.
+"""Subscriptions of a non-persistent topic: messages that no consumer can receive are dropped and counted.
 
-The dispatchers are the same as everywhere. What differs is that each block is over when it was offered: the rest of it
-counts as dropped and all of it as acknowledged, so there is no backlog, no redelivery and no state to write. A
-subscription is remembered, without consumers too, until its topic is unloaded or somebody unsubscribes.
+The dispatchers are the same as for persistent topics, but each block is offered only once. Its messages that no
+consumer received count as dropped, and all of its messages count as acknowledged. So there is no backlog, no redelivery
+and no state to write. A durable subscription exists, with or without consumers, until its topic is unloaded or a client
+unsubscribes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.delivery.meter import Meter
+from quire.serving.subscription.limits import check_subscriptions
 from quire.serving.subscription.pump import Pump
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
@@ -25,18 +27,18 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class NonPersistentPump(Pump):
-    """Dispatches what consumers can take of each block as it comes; the rest is lost to this subscription."""
+    """Pump that dispatches the entries of each block that consumers can receive now, and drops the others."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.drops = Meter()
+        self.drops: Meter = Meter()
 
     def confirmed(self, view: BlockView) -> None:
         ledger_id, dispatcher = view.ledger_id, self.dispatcher
         messages, before = view.messages(0, view.count), self.meter.messages_out
         if view.first_entry == 0:
             dispatcher.skip_to(Position(ledger_id, 0))
-        if dispatcher.wanted() is not None and not (self._limiter and not self._limiter.may_dispatch()):
+        if dispatcher.wanted() is not None and not (self.limiter and not self.limiter.may_dispatch()):
             self._dispatch(view)
         dispatcher.acknowledge(ledger_id, range(view.first_entry, view.stop_entry))
         self._deliver()
@@ -45,30 +47,21 @@ class NonPersistentPump(Pump):
             self.drops.count(dropped, 0, redelivered=False)
 
     def wake(self) -> None:
-        """There is nothing to be read for whoever becomes ready."""
-
-    def stats(self, now_s: float) -> dict[str, float]:
-        """With what was dropped, as Pulsar has it."""
-        dropped = self.drops.stats(now_s)["msgRateOut"]
-        return {
-            **super().stats(now_s),
-            "msgDropRate": dropped,
-            "msgDropCounter": self.drops.messages_out,
-        }
+        """Do nothing when a consumer becomes ready, because there is no backlog to read."""
 
 
 class NonPersistentSubscription(Subscription):
-    """There is nothing to seek in."""
+    """Subscription that rejects seeks, because the topic stores no messages."""
 
     async def seek(self, to: pb.MessageIdData) -> None:
-        raise NotAllowed(f"topic {self.topic.name} keeps nothing, so there is nothing to seek in")
+        raise NotAllowed(f"seek is not supported: topic {self.topic.name} is non-persistent")
 
     async def seek_time(self, time_ms: int) -> None:
         await self.seek(pb.MessageIdData())
 
 
 class NonPersistentSubscriptions(Subscriptions):
-    """All subscriptions of one topic that keeps nothing. Their cursors are kept nowhere."""
+    """All subscriptions of one non-persistent topic. Their cursors are not stored."""
 
     PUMP: ClassVar[type[Pump]] = NonPersistentPump
     SUBSCRIPTION: ClassVar[type[Subscription]] = NonPersistentSubscription
@@ -79,13 +72,16 @@ class NonPersistentSubscriptions(Subscriptions):
         super().__init__(topic, CursorStore(clock, totals), 0, clock, partition)
 
     async def create(self, name: str, **_: Any) -> Subscription:
-        raise NotAllowed(f"a subscription of {self._topic.name}, which keeps nothing, begins with a consumer")
+        raise NotAllowed(
+            f"cannot create a subscription without a consumer: topic {self._topic.name} is non-persistent"
+        )
 
     async def _make_for(self, request: SubscribeRequest) -> Subscription:
-        """At the end of the topic, whatever was asked for: there is nothing before it."""
+        """Create the subscription at the end of the topic, regardless of the requested start."""
         found = self._by_name.get(request.subscription)
         if found is not None:
             return found
+        check_subscriptions(self._topic, self._by_name)
         key = CursorKey(self._topic.name, 0, request.subscription)
         cursor = Cursor(key, preceding(self._topic.first_position()))
         return self._add(cursor, is_durable=request.durable)

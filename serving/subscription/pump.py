@@ -1,19 +1,19 @@
-"""The pump: the dispatch loop of one subscription, and what its consumers say to it.
+"""Pump: the dispatch loop of one subscription, and the commands of its consumers.
 
     confirmed(block) ─┐                       ┌─▶ frames ─▶ ConsumerPort.deliver, once per consumer and turn
-    flow, resumed    ─┼─▶ wanted? take a      ┤
-    redeliver, close ─┘   block, offer it     └─▶ nothing at hand: fetch (BlockSource), and go on when it is there
+    flow, wake_soon  ─┼─▶ wanted? take a      ┤
+    redeliver, detach ┘   block, offer it     └─▶ not cached: fetch (BlockSource), and continue when it has arrived
 
     acknowledge      ──▶  dispatcher (counts) ─▶ cursor ─▶ store: one record at the end of the turn
 
-A block that was just confirmed goes straight from the publisher's turn to the consumers when the subscription has
-read everything before it; that is the whole data path, and it does nothing per message and little per entry.
-Otherwise the pump asks for the block that holds the wanted entry. It dispatches at most `DEAL_BYTES_PER_TURN` in a
-turn, so that one subscription that catches up does not hold up all others, and goes on in the next. The only timer
-rings when the next of what is delayed is due (`delayed_delivery`).
+A block that was just confirmed is dispatched directly from the publisher's callback if the subscription has
+read everything before it; this data path does no work per message and little per entry. Otherwise
+the pump requests the block that contains the wanted entry. It dispatches at most `DEAL_BYTES_PER_TURN` in a turn, so
+that a subscription with a backlog does not delay all others, and continues in the next turn. The only timer fires when
+the next delayed entry is due (`delayed_delivery`).
 
-A subscription that reads compacted data has the topic's compacted view for its topic. What that leaves out, and what
-was lost and given up, counts as acknowledged, so nothing else here knows of it.
+A subscription that reads compacted data reads the topic's compacted view. Entries that the view omits, and lost entries
+that an operator gave up, count as acknowledged, so no other module has to handle them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delayed.delayed_delivery import DelayedDelivery
 from quire.serving.subscription.delivery.block_source import BlockSource, ReadLimit
-from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.consumer import Consumer, consumer_closed
 from quire.serving.subscription.delivery.delivery import BlockView, frames, numbered_entries
 from quire.serving.subscription.delivery.meter import Meter
 from quire.serving.subscription.dispatch.kinds import changed_to, dispatcher_of
@@ -45,7 +45,10 @@ from quire.wire.block import Buffer, is_blank
 
 
 class Pump:
-    """Moves the blocks of a topic to the consumers of one subscription. `partition` is -1 for a topic that is none."""
+    """Dispatch loop of one subscription. `partition` is -1 if the topic is not a partition."""
+
+    drops: Meter | None = None
+    """Counters of messages of a non-persistent topic that no consumer could receive; None for a persistent topic."""
 
     def __init__(
         self,
@@ -59,45 +62,36 @@ class Pump:
     ) -> None:
         self._topic = topic
         self.view: CompactedPort | None = None
-        """The compacted view of the topic, if that is what is read."""
+        """Compacted view of the topic, if the subscription reads it; otherwise None."""
         self.store = store
-        self._clock = clock
+        self.clock = clock
         self._partition = partition
         self.segments = Segments(lambda: self.topic.segments())
         self.dispatcher = dispatcher_of(SubscriptionKind.EXCLUSIVE, cursor, self.segments)
         self.source = BlockSource(topic, self, tasks, read_limit or ReadLimit())
         self.delayed = DelayedDelivery(cursor, store, clock, self.wake)
-        self._limiter: DispatchRateLimiter | None = None
+        self.limiter: DispatchRateLimiter | None = None
         self.meter = Meter(store.totals)
         self.lost_messages = 0
-        """Messages that were lost and given up, and passed over since the topic was loaded."""
+        """Number of lost messages that the subscription skipped since the topic was loaded."""
         self._output: dict[Consumer, list[Buffer]] = {}
         self._is_running = self._run_again = False
 
     @property
     def topic(self) -> TopicPort:
-        """What is read: the topic, or its compacted view."""
+        """Topic to read: the topic itself, or its compacted view."""
         return self._topic if self.view is None else self.view
 
-    @property
-    def is_rate_limited(self) -> bool:
-        """It waits until a dispatch rate lets it dispatch more."""
-        return self._limiter is not None and self._limiter.is_waiting
-
-    def stats(self, now_s: float) -> dict[str, float]:
-        """What went out, and how fast; `now_s` is monotonic."""
-        return self.meter.stats(now_s)
-
-    # -- dispatching -----------------------------------------------------------------------------------
+    # -- dispatching ----------------------------------------------------------------------------------
 
     def confirmed(self, view: BlockView) -> None:
-        """A block of the topic was confirmed; the tail cache has it. All subscriptions of the topic share `view`."""
+        """Dispatch a block that was just confirmed and cached. All subscriptions of the topic share `view`."""
         wanted = self.dispatcher.wanted()
         if wanted is None:
             return
         self.delayed.look_at_clock()
         is_next = wanted == (view.ledger_id, view.first_entry)
-        if is_next and not self._is_running and self._limiter is None:
+        if is_next and not self._is_running and self.limiter is None:
             self.source.drop()
             self._dispatch(view)
             self._deliver()
@@ -105,7 +99,7 @@ class Pump:
             self.wake()
 
     def wake(self) -> None:
-        """Something may have become possible: permits, room in a socket, a block that was fetched."""
+        """Dispatch messages, because a consumer got permits or became writable, or a block was fetched."""
         if self._is_running:
             self._run_again = True
             return
@@ -115,6 +109,14 @@ class Pump:
         finally:
             self._is_running = False
 
+    def wake_soon(self) -> None:
+        """Schedule one `wake` after this event loop iteration: a connection may detach thousands of consumers."""
+        if self._is_running:
+            self._run_again = True
+        else:
+            self._is_running = True  # so that other calls of `wake` join it
+            asyncio.get_running_loop().call_soon(_wake, self)
+
     def _run(self) -> None:
         self._run_again = True
         self.delayed.look_at_clock()
@@ -123,18 +125,18 @@ class Pump:
             dispatched_bytes = 0
             while dispatched_bytes < DEAL_BYTES_PER_TURN:
                 view = self._next_block()
-                if view is None or not (self._limiter is None or self._limiter.may_dispatch()):
+                if view is None or not (self.limiter is None or self.limiter.may_dispatch()):
                     break
-                # What was only looked at is work too, and so is what is small.
+                # Small blocks, and blocks without an entry to dispatch, take time as well.
                 least = DEAL_BYTES_PER_BLOCK_MIN + DEAL_BYTES_PER_ENTRY_MIN * view.header.entry_count
-                dispatched_bytes += max(self._dispatch(view) or view.bytes, least)
+                dispatched_bytes += max(self._dispatch(view) or view.header.length, least)
             self._deliver()
             if dispatched_bytes >= DEAL_BYTES_PER_TURN:
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
 
     def _next_block(self) -> BlockView | None:
-        """The block that is wanted, if it is at hand; else it is fetched, if it is there at all."""
+        """Return the wanted block if it is cached; otherwise start to fetch it, if it is confirmed."""
         while (wanted := self.dispatcher.wanted()) is not None:
             view = self.source.take(wanted)
             if view is not None:
@@ -149,8 +151,8 @@ class Pump:
         return None
 
     def _dispatch(self, view: BlockView) -> int:
-        """Dispatch what `view` has for consumers that are ready; the bytes of it."""
-        limiter = self._limiter
+        """Dispatch entries of `view` to ready consumers. Return the number of dispatched bytes."""
+        limiter = self.limiter
         if limiter is not None:
             wanted = self.dispatcher.wanted()
             assert wanted is not None
@@ -177,43 +179,43 @@ class Pump:
         if limiter is not None:
             limiter.passed(messages, total)
         if messages:
-            waited_ms = self._clock.now_ms() - (view.header.clock_ms or maxsize)
+            waited_ms = self.clock.now_ms() - (view.header.clock_ms or maxsize)
             self.meter.count_block(messages, messages_again, total, waited_ms)
         return total
 
     def _deliver(self) -> None:
-        """Write what was dispatched, and look after what was found to be delayed."""
+        """Write the dispatched frames, and set the timer for newly found delayed entries."""
         output, self._output = self._output, {}
         for consumer, parts in output.items():
             if consumer.is_open:
                 consumer.port.deliver(parts)
         self.delayed.dispatched()
 
-    # -- what is read ----------------------------------------------------------------------------------
+    # -- compacted and lost entries -------------------------------------------------------------------
 
     def read_from(self, view: CompactedPort | None) -> None:
-        """Read the compacted view, or (None) all of the topic. Nobody is connected."""
+        """Read the compacted view or, if None, the topic itself. Precondition: no consumer is attached."""
         self.view = view
         self.source = self.source.instead(self.topic)
         self.dispatcher.reset()
         self.pass_gaps()
 
     def pass_gaps(self) -> None:
-        """What compaction left out counts as acknowledged."""
+        """Acknowledge the entries that compaction removed."""
         if self.view is not None:
             for ledger_id, entries in self.view.gaps():
                 self.dispatcher.acknowledge(ledger_id, entries)
             self.store.changed(self.dispatcher.cursor)
 
     def _pass_left_out(self, block: BlockView) -> None:
-        """The same for messages of batches, when these are about to be dispatched."""
+        """Acknowledge the messages that compaction removed from a block's batches, before these are dispatched."""
         if self.view is not None:
             left_out = self.view.left_of(block.ledger_id, block.first_entry, block.stop_entry)
             for position, left, messages in left_out:
                 self.dispatcher.acknowledge_partly(position, left, messages)
 
     def _pass_lost(self, block: BlockView) -> bool:
-        """Entries that were lost and given up count as acknowledged. Whether any did not yet."""
+        """Acknowledge all entries of a block whose data were lost. Return whether any entry was unacknowledged."""
         cursor, entries = self.dispatcher.cursor, BitMap(range(block.first_entry, block.stop_entry))
         left = cursor.unacknowledged(block.ledger_id, entries)
         if not left:
@@ -227,16 +229,32 @@ class Pump:
         return True
 
     def trimmed(self) -> None:
-        """What would be read next is gone from the topic: what is gone counts as acknowledged."""
+        """Acknowledge the trimmed entries before the topic's first position."""
         self.dispatcher.skip_to(self.topic.first_position())
         self.store.changed(self.dispatcher.cursor)
 
-    # -- what consumers say ----------------------------------------------------------------------------
+    # -- commands of consumers ------------------------------------------------------------------------
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """Handle FLOW: the client can receive `permits` more messages."""
+        if consumer.is_open:
+            consumer.permits += permits
+            consumer.meter.flowed_ms = self.meter.flowed_ms = self.clock.now_ms()
+            self.wake()
 
     def acknowledge(
-        self, consumer: Consumer, ids: Iterable[pb.MessageIdData], *, cumulative: bool, done: Done | None
+        self,
+        consumer: Consumer,
+        ids: Iterable[pb.MessageIdData],
+        *,
+        cumulative: bool = False,
+        done: Done | None = None,
     ) -> None:
-        """See `Consumer.ack`."""
+        """Handle ACK. `done`, if given, is called when the acknowledgement is durable or has been rejected."""
+        if not consumer.is_open:
+            if done is not None:
+                done(consumer_closed())
+            return
         dispatcher = self.dispatcher
         cursor = dispatcher.cursor
         before, unacked = cursor.mark_delete, dispatcher.read.unacked
@@ -259,8 +277,10 @@ class Pump:
             dispatcher.room_was_made = False
             self.wake()
 
-    def redeliver(self, consumer: Consumer, ids: Iterable[pb.MessageIdData]) -> None:
-        """See `Consumer.redeliver`."""
+    def redeliver(self, consumer: Consumer, ids: Iterable[pb.MessageIdData] = ()) -> None:
+        """Handle REDELIVER: redeliver `ids` or, if empty, all unacknowledged messages of the consumer."""
+        if not consumer.is_open:
+            return
         by_ledger: dict[int, list[int]] = {}
         for one in ids:
             by_ledger.setdefault(one.ledgerId, []).append(one.entryId)
@@ -268,65 +288,60 @@ class Pump:
         self.store.changed(self.dispatcher.cursor)
         self.wake()
 
-    # -- who consumes, and how -------------------------------------------------------------------------
+    # -- consumers and dispatcher ---------------------------------------------------------------------
 
     def dispatch_by(self, kind: SubscriptionKind, sharing: KeySharing) -> None:
-        """Without consumers a subscription takes any kind. Raises `ConsumerBusy`."""
+        """Change to a dispatcher of this kind. Raises `ConsumerBusy` if consumers of another kind are attached."""
         self.dispatcher = changed_to(kind, self.dispatcher, self._partition, sharing)
 
     def attach(self, consumer: Consumer) -> None:
-        """A consumer connected. Raises `ConsumerBusy` and `ConsumerAssignError`."""
+        """Attach a consumer. Raises `ConsumerBusy` and `ConsumerAssignError`."""
         self.dispatcher.attach(consumer)
-        consumer.heed(self._topic.policies)
-        self._notify()
+        consumer.apply_policies(self._topic.policies)
+        _notify(self)
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer is gone; what it holds is dispatched to others."""
+        """Detach a consumer; its unacknowledged messages are dispatched to other consumers."""
         self._output.pop(consumer, None)
         if len(self.dispatcher.consumers) == 1:
             self.delayed.write()
         self.dispatcher.detach(consumer)
-        self._notify()
+        _notify(self)
         if self.dispatcher.consumers:
-            self.wake()
+            self.wake_soon()
         else:
             self.source.clear()
 
     def disconnect(self) -> None:
-        """CLOSE_CONSUMER to all: they will look the topic up and subscribe again."""
+        """Close all consumers; their clients look the topic up again and subscribe again."""
         self.delayed.write()
-        for consumer in list(self.dispatcher.consumers):
+        leaving = list(self.dispatcher.consumers)
+        self.dispatcher.detach_all()
+        for consumer in leaving:
             consumer.is_open = False
-            self.dispatcher.detach(consumer)
             consumer.port.close()
         self.dispatcher.notices.clear()
         self._output.clear()
         self.source.clear()
 
     def tell_end(self) -> None:
-        """Tell the consumers if the topic takes no more messages and all is acknowledged."""
+        """Notify the consumers if the topic is terminated and all its messages are acknowledged."""
         topic, dispatcher = self.topic, self.dispatcher
         if topic.is_terminated and topic.next_position(dispatcher.cursor.mark_delete) > topic.last_confirmed:
             for consumer in dispatcher.consumers:
                 consumer.port.reached_end()
 
-    def _notify(self) -> None:
-        """Tell who is active, when the answer to the request that changed it is on its way."""
-        notices, self.dispatcher.notices = self.dispatcher.notices, []
-        for consumer, is_active in notices:
-            asyncio.get_running_loop().call_soon(_tell, consumer, is_active)
-
-    # -- policies, and the end -------------------------------------------------------------------------
+    # -- policies, and the end ------------------------------------------------------------------------
 
     def apply_policies(self) -> None:
-        """Others hold from now on, or for another kind of dispatcher."""
-        former, limits = self._limiter, self.topic.dispatch_limits
+        """Apply changed policies, or apply the current policies to a new dispatcher."""
+        former, limits = self.limiter, self.topic.dispatch_limits
         if limits is not (None if former is None else former.limits):
-            self._limiter = None if limits is None else DispatchRateLimiter(limits, self._clock, self.wake)
+            self.limiter = None if limits is None else DispatchRateLimiter(limits, self.clock, self.wake)
             if former is not None:
                 former.stop()
                 self.wake()
-        changed = [consumer.heed(self._topic.policies) for consumer in self.dispatcher.consumers]
+        changed = [consumer.apply_policies(self._topic.policies) for consumer in self.dispatcher.consumers]
         if any(changed):
             self.wake()
         if self.delayed.apply_policy(
@@ -335,12 +350,24 @@ class Pump:
             self.wake()
 
     def close(self) -> None:
-        """Read, wait and wake no more. The parts let go of it: circles would stay, see `Topic`."""
+        """Stop reads and timers, and drop references that would form reference cycles (`runtime.weak`)."""
         self.source.close()
         self.delayed.stop()
-        if self._limiter is not None:
-            self._limiter.stop()
+        if self.limiter is not None:
+            self.limiter.stop()
         self.segments.freeze()
+
+
+def _wake(pump: Pump) -> None:
+    pump._is_running = False
+    pump.wake()
+
+
+def _notify(pump: Pump) -> None:
+    """Schedule the notices of a changed active consumer, which follow the response to the request that changed it."""
+    notices, pump.dispatcher.notices = pump.dispatcher.notices, []
+    for consumer, is_active in notices:
+        asyncio.get_running_loop().call_soon(_tell, consumer, is_active)
 
 
 def _tell(consumer: Consumer, is_active: bool) -> None:

@@ -1,40 +1,41 @@
-"""A subscription in the words of Pulsar's `stats`, for people and tools that ask; nothing is kept up for it.
+"""Statistics of a subscription, computed on request; `model/statistics` defines their fields.
 
-What Pulsar does not have: `blockedReason` of subscriptions and consumers (see `blocked`), `backlogSizeExact` (see
-`lag`), `msgBacklogExact`, `drainingHashesCount` of subscriptions, and `lostMessages`: what was lost and given up, and
-passed over. Where blocks that a number needs cannot be read, it is estimated, and `lastReadError` says why.
+If the blocks from which a number is computed cannot be read, the number is an estimate, and `lastReadError` contains
+the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec.structs import asdict
 
 from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import QuireError
 from quire.serving.model.ports import Position, SegmentView, TopicPort
+from quire.serving.model.statistics import ConsumerStats, CursorStats, SubscriptionStats
 from quire.serving.subscription import counting, lag
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.dispatch import blocked
-from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.pump import Pump
 
 
-class Glance(NamedTuple):
-    """What can be told of a subscription without reading anything: numbers of messages are about right."""
+class SubscriptionSummary(NamedTuple):
+    """Summary of a subscription, computed without reads; numbers of messages are estimates."""
 
     consumers: int
     backlog: int
     msg_rate_out: float
     msg_throughput_out: float
     blocked_reason: str
-    """"" also while a read is in progress, which ends by itself."""
+    """Reason why no messages are dispatched; empty while a read is in progress, because that is temporary."""
 
 
 class Sample(NamedTuple):
-    """A subscription in numbers for metrics: what need not be read for is exact, the rest estimated."""
+    """Metrics of a subscription, computed without reads; backlogs are estimates."""
 
     consumers: int
     messages_out: int
@@ -47,11 +48,11 @@ class Sample(NamedTuple):
     unacked: int
     delayed: int
     blocked: str
-    """Why it is sent nothing though it has a backlog, of `blocked.REASONS`; else ""."""
+    """Reason why the backlog is not dispatched, one of `blocked.REASONS`; an empty string if there is no reason."""
 
 
-class SubscriptionStats:
-    """What a subscription can say of itself. `topic` is the topic itself, of which `pump` may read a compacted view."""
+class SubscriptionReporter:
+    """Statistics of one subscription. `topic` is the topic itself; `pump` may read a compacted view of it."""
 
     def __init__(
         self, topic: TopicPort, pump: Pump, byte_index: ByteIndex, clock: Clock, *, is_durable: bool
@@ -62,14 +63,17 @@ class SubscriptionStats:
         self._clock = clock
         self._is_durable = is_durable
         self._oldest: tuple[Position, int] | None = None
-        """The entry after mark-delete as it was last looked at, and when that was published."""
+        """Entry after mark-delete at the last request, and its publish time in ms since 1970."""
 
     async def backlog(self) -> int:
-        """Messages that are confirmed and not acknowledged, exactly."""
+        """Return the exact number of confirmed, unacknowledged messages."""
         return await counting.backlog(self._pump.topic, self._pump.dispatcher.read)
 
     def sample(self, segments: Sequence[SegmentView], now_ms: int) -> Sample:
-        """`segments` are the topic's. Reads nothing, so it is the same work however far behind the subscription is."""
+        """Return metrics without a read, so that the cost does not depend on the backlog.
+
+        `segments` are the topic's.
+        """
         pump, read = self._pump, self._pump.dispatcher.read
         meter, mark_delete = pump.meter, pump.dispatcher.cursor.mark_delete
         backlog = size = 0
@@ -95,44 +99,57 @@ class SubscriptionStats:
             blocked.label_of(reason),
         )
 
-    async def describe(self) -> dict[str, Any]:
-        """As Pulsar's subscription stats."""
+    async def describe(self) -> SubscriptionStats:
+        """Return the statistics of the subscription; computing its backlog may require reads of some blocks."""
         messages, unreadable = await self._messages()
-        size_and_age = await self._lag()
-        # From here on nothing is awaited: what follows is of one moment.
-        pump = self._pump
-        dispatcher = pump.dispatcher
+        segments = self._pump.segments
+        position = segments.clamp(segments.following(self._pump.dispatcher.cursor.mark_delete))
+        size = await lag.bytes_from(self._topic, self._byte_index, position)
+        published_ms, age_s = await self._age(position)
+        # Nothing is awaited from here on, so that the following values are consistent with each other.
+        pump, now_s = self._pump, self._clock.monotonic()
+        dispatcher, drops = pump.dispatcher, pump.drops
         active = getattr(dispatcher, "active", None)
         reason = self._blocked_reason()
-        return {
-            "type": dispatcher.kind.label,
-            "msgBacklog": messages,
-            "msgBacklogExact": not unreadable,
-            **size_and_age,
-            "unackedMessages": dispatcher.read.unacked,
-            "msgDelayed": len(pump.delayed),
-            "blockedReason": reason,
-            "blockedSubscriptionOnUnackedMsgs": reason == blocked.UNACKED,
-            "isDurable": self._is_durable,
-            "activeConsumerName": active.name if active is not None else None,
-            "consumers": [self.of_consumer(one) for one in dispatcher.consumers],
-            "nonContiguousDeletedMessagesRanges": counting.holes(dispatcher.cursor),
-            "subscriptionProperties": dispatcher.cursor.properties,
-            "lastReadError": pump.source.last_error or unreadable,
-            "lostMessages": pump.lost_messages,
-            **_keys(dispatcher),
-            **pump.stats(self._clock.monotonic()),
-        }
+        found = SubscriptionStats(
+            **asdict(pump.meter.stats(now_s)),
+            type=dispatcher.kind.label,
+            msg_backlog=messages,
+            msg_backlog_exact=not unreadable,
+            backlog_size=size.size,
+            backlog_size_exact=size.is_exact,
+            earliest_msg_publish_time_in_backlog=published_ms,
+            oldest_backlog_message_age_seconds=age_s,
+            unacked_messages=dispatcher.read.unacked,
+            msg_delayed=len(pump.delayed),
+            blocked_reason=reason,
+            blocked_subscription_on_unacked_msgs=reason == blocked.UNACKED,
+            is_durable=self._is_durable,
+            active_consumer_name=active.name if active is not None else None,
+            consumers=[self.of_consumer(one) for one in dispatcher.consumers],
+            non_contiguous_deleted_messages_ranges=counting.holes(dispatcher.cursor),
+            subscription_properties=dispatcher.cursor.properties,
+            last_read_error=pump.source.last_error or unreadable,
+            lost_messages=pump.lost_messages,
+        )
+        if isinstance(dispatcher, KeyShared):
+            found.key_shared_mode = "STICKY" if dispatcher.sharing.is_sticky else "AUTO_SPLIT"
+            found.allow_out_of_order_delivery = dispatcher.sharing.out_of_order
+            found.draining_hashes_count = sum(map(bool, dispatcher.queue.draining.values()))
+        if drops is not None:
+            found.msg_drop_rate = drops.stats(now_s).msg_rate_out
+            found.msg_drop_counter = drops.messages_out
+        return found
 
-    def glance(self) -> Glance:
-        """At once, for tables of many."""
-        dispatcher, rates = self._pump.dispatcher, self._pump.stats(self._clock.monotonic())
+    def summary(self) -> SubscriptionSummary:
+        """Return a summary without a read, for tables of many subscriptions."""
+        dispatcher, rates = self._pump.dispatcher, self._pump.meter.stats(self._clock.monotonic())
         reason = self._blocked_reason()
-        return Glance(
+        return SubscriptionSummary(
             len(dispatcher.consumers),
             counting.estimate(self._pump.topic, dispatcher.read),
-            rates["msgRateOut"],
-            rates["msgThroughputOut"],
+            rates.msg_rate_out,
+            rates.msg_throughput_out,
             "" if reason == blocked.READING else reason,
         )
 
@@ -142,75 +159,58 @@ class SubscriptionStats:
             dispatcher,
             is_all_read=dispatcher.read.position > pump.topic.last_confirmed,
             read_error=pump.source.last_error,
-            is_rate_limited=pump.is_rate_limited,
+            is_rate_limited=pump.limiter is not None and pump.limiter.is_waiting,
         )
 
-    def of_consumer(self, consumer: Consumer) -> dict[str, Any]:
-        """As Pulsar's consumer stats."""
+    def of_consumer(self, consumer: Consumer) -> ConsumerStats:
         dispatcher = self._pump.dispatcher
         reason = blocked.of_consumer(dispatcher, consumer)
-        found = {
-            "consumerName": consumer.name,
-            "availablePermits": consumer.permits,
-            "unackedMessages": consumer.unacked,
-            "blockedReason": reason,
-            "blockedConsumerOnUnackedMsgs": reason == blocked.UNACKED,
-            "priorityLevel": consumer.priority_level,
-            "address": consumer.request.address,
-            "clientVersion": getattr(consumer.port, "client_version", ""),
-            "connectedSince": iso_time(consumer.connected_ms),
-            "metadata": consumer.request.metadata,
-            **consumer.meter.stats(self._clock.monotonic()),
-        }
+        found = ConsumerStats(
+            **asdict(consumer.meter.stats(self._clock.monotonic())),
+            consumer_name=consumer.name,
+            available_permits=consumer.permits,
+            unacked_messages=consumer.unacked,
+            blocked_reason=reason,
+            blocked_consumer_on_unacked_msgs=reason == blocked.UNACKED,
+            priority_level=consumer.priority_level,
+            address=consumer.request.address,
+            client_version=getattr(consumer.port, "client_version", ""),
+            connected_since=iso_time(consumer.connected_ms),
+            metadata=consumer.request.metadata,
+        )
         if isinstance(dispatcher, KeyShared):
             ranges = dispatcher.owners.ranges(consumer)
-            found["keyHashRanges"] = [f"[{first}, {last}]" for first, last in ranges]
+            found.key_hash_ranges = [f"[{first}, {last}]" for first, last in ranges]
         return found
 
-    def of_cursor(self) -> dict[str, Any]:
-        """As Pulsar's cursor stats, in `internalStats`."""
+    def of_cursor(self) -> CursorStats:
         dispatcher = self._pump.dispatcher
         return counting.cursor_stats(dispatcher.cursor, dispatcher.read.position)
 
     async def _messages(self) -> tuple[int, str]:
-        """The backlog in messages; and why that is an estimate, if it is one."""
+        """Return the backlog in messages, and the read error if it is an estimate (otherwise an empty string)."""
         try:
             return await self.backlog(), ""
         except QuireError as error:
             return counting.estimate(self._pump.topic, self._pump.dispatcher.read), str(error)
 
-    async def _lag(self) -> dict[str, Any]:
-        """The backlog in bytes and in time. An age of -1 says that there is none, None that it cannot be read now."""
-        segments = self._pump.segments
-        position = segments.clamp(segments.following(self._pump.dispatcher.cursor.mark_delete))
-        size = await lag.bytes_from(self._topic, self._byte_index, position)
+    async def _age(self, position: Position) -> tuple[int, int | None]:
+        """Return the publish time of the oldest unacknowledged message (0: none) and its age in seconds.
+
+        An age of -1 means no backlog, None that the message cannot be read now.
+        """
         try:
             published_ms = await self._published_ms(position)
-            now_ms = self._clock.now_ms()
-            age_s = -1 if published_ms is None else max(0, now_ms - published_ms) // 1000
         except QuireError:
-            published_ms = age_s = None
-        return {
-            "backlogSize": size.size,
-            "backlogSizeExact": size.is_exact,
-            "earliestMsgPublishTimeInBacklog": published_ms or 0,
-            "oldestBacklogMessageAgeSeconds": age_s,
-        }
+            return 0, None
+        if published_ms is None:
+            return 0, -1
+        return published_ms, max(0, self._clock.now_ms() - published_ms) // 1000
 
     async def _published_ms(self, position: Position) -> int | None:
-        """When the oldest unacknowledged message was published, in ms since 1970; None when there is none."""
+        """Return the publish time of the oldest unacknowledged message, in ms since 1970; None without a backlog."""
         if position > self._pump.topic.last_confirmed:
             return None
         if self._oldest is None or self._oldest[0] != position:
             self._oldest = position, await lag.published_ms(self._pump.topic, position)
         return self._oldest[1]
-
-
-def _keys(dispatcher: Dispatcher) -> dict[str, Any]:
-    if not isinstance(dispatcher, KeyShared):
-        return {}
-    return {
-        "keySharedMode": "STICKY" if dispatcher.sharing.is_sticky else "AUTO_SPLIT",
-        "allowOutOfOrderDelivery": dispatcher.sharing.out_of_order,
-        "drainingHashesCount": sum(map(bool, dispatcher.queue.draining.values())),
-    }

@@ -1,12 +1,13 @@
-"""One subscription: consumers attach to it, it is moved (seek), and it ends. Its `pump` dispatches.
+"""Subscription of a loaded topic: attach, seek, skip and delete. Its `pump` dispatches messages.
 
-Attach, seek and unsubscribe exclude each other by a lock: each closes over an await of the cursor's record.
+A lock serialises attach, seek and delete, because each awaits a write of the cursor.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
@@ -18,9 +19,8 @@ from quire.serving.model.ports import (
     TopicPort,
     was_unloaded,
 )
-from quire.serving.model.positions import preceding
+from quire.serving.model.positions import Segments, preceding
 from quire.serving.model.request import SubscribeRequest, SubscriptionKind
-from quire.serving.subscription import seek
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.cursor_record import bits_of
@@ -28,15 +28,17 @@ from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.limits import check_consumers_of
 from quire.serving.subscription.pump import Pump
-from quire.serving.subscription.stats import SubscriptionStats
+from quire.serving.subscription.skipping import first_messages
+from quire.serving.subscription.stats import SubscriptionReporter
+from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
 LEFT_ALONE_S = 60.0
-"""How long a subscription that is not durable waits for its reader after a seek, which closed it."""
+"""Time, in seconds, within which a reader must attach again after a seek; then its subscription is deleted."""
 
 
 class Subscription:
-    """A subscription of a loaded topic (a `SubscriptionPort`). `ended` is called when it is there no longer."""
+    """Subscription of a loaded topic (a `SubscriptionPort`). `ended` is called when it is deleted."""
 
     def __init__(
         self,
@@ -53,20 +55,25 @@ class Subscription:
         self.pump = pump
         self.name = self.cursor.key.subscription
         self.is_durable = is_durable
-        """Without consumers it stays."""
-        self.stats = SubscriptionStats(topic, pump, byte_index, clock, is_durable=is_durable)
+        """True if the subscription also exists without consumers."""
+        self.stats = SubscriptionReporter(topic, pump, byte_index, clock, is_durable=is_durable)
         self.is_deleted = self._is_closed = False
         self.is_on_all_partitions = True
-        """False after a SUBSCRIBE made it, until partitions added meanwhile have it, too: nobody was told of it yet."""
+        """False from the creation by SUBSCRIBE until it also exists on partitions that were added meanwhile.
+
+        The client is answered after that.
+        """
         self._store = store
         self._clock = clock
+        self.last_used_s = clock.monotonic()
+        """Monotonic time, in seconds, of the last attach, detach or seek; initially the time of load or creation."""
         self._ended = ended
         self._lock = asyncio.Lock()
         self._arrivals = 0
         self._seeks = 0
 
     def move_to(self, store: CursorStore) -> None:
-        """See `Subscriptions.move_to`."""
+        """Write the cursor to another store from now on; see `Subscriptions.move_to`."""
         self._store = self.pump.store = store
         self.pump.delayed.move_to(store)
         self.pump.meter.count_for(store.totals)
@@ -83,18 +90,15 @@ class Subscription:
     def consumers(self) -> list[Consumer]:
         return list(self.pump.dispatcher.consumers)
 
-    async def backlog(self) -> int:
-        """Messages that are confirmed and not acknowledged, exactly."""
-        return await self.stats.backlog()
-
     # -- attaching -------------------------------------------------------------------------------------
 
     async def attach(
         self, request: SubscribeRequest, port: ConsumerPort, check: Callable[[], None] = lambda: None
     ) -> Consumer:
-        """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, and what `_check_is_here` does.
+        """Attach a new consumer.
 
-        `check` says whether its topic takes one more.
+        Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, `NotFound`, `Unavailable`. `check` raises if the topic
+        has too many consumers.
         """
         async with self._lock:
             await self._read_as_asked(request)
@@ -102,17 +106,20 @@ class Subscription:
             check()
             check_consumers_of(self, self.topic)
             self.pump.dispatch_by(request.kind, request.sharing)
-            self.pump.apply_policies()
+            if not self.pump.dispatcher.consumers:  # otherwise this dispatcher has the policies already
+                self.pump.apply_policies()
+            self.last_used_s = self._clock.monotonic()
             self._arrivals += 1
-            consumer = Consumer(self, port, request, self._arrivals, self._clock.now_ms())
+            consumer = Consumer(port, request, self._arrivals, self._clock.now_ms())
             self.pump.attach(consumer)
             return consumer
 
     def _check_is_here(self) -> None:
-        """Raises `NotFound` when the subscription just ended, `Unavailable` when its topic was unloaded meanwhile.
+        """Check that the subscription still exists.
 
-        Whoever loads the topic again reads the cursor as it was kept: what is done to this one does nothing to that,
-        or, kept in the store, undoes what was acknowledged there.
+        Raises `NotFound` if it was deleted, `Unavailable` if its topic was unloaded. The next load of the topic reads
+        the stored cursor. A later change of this cursor object would be lost or, if it reached the store, would undo
+        acknowledgements.
         """
         if self.is_deleted:
             raise NotFound(f"subscription {self.name} was deleted")
@@ -120,22 +127,29 @@ class Subscription:
             raise was_unloaded(self.topic.name)
 
     async def _read_as_asked(self, request: SubscribeRequest) -> None:
-        """Read the topic, or what compaction has left of it, as the consumer asks; all have to ask alike."""
+        """Read the topic or its compacted view, as requested.
+
+        Raises `ConsumerBusy` if attached consumers read the other one.
+        """
         single = request.kind in (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
         if request.read_compacted and not single:
-            raise NotAllowed("compacted data can be read by exclusive and failover subscriptions only")
+            raise NotAllowed("readCompacted requires an Exclusive or Failover subscription")
         view = await self.topic.compacted_view() if request.read_compacted else None
         is_compacted = self.pump.view is not None
         if self.consumers:
             if (view is not None) != is_compacted:
                 raise ConsumerBusy(
-                    f"subscription {self.name} has consumers that read compacted data, or all of it"
+                    f"subscription {self.name} has consumers with a different readCompacted setting: close them first"
                 )
         elif view is not None or is_compacted:
             self.pump.read_from(view)
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer is gone."""
+        """Remove a consumer, unless it was removed before. Does not call its port."""
+        if not consumer.is_open:
+            return
+        consumer.is_open = False
+        self.last_used_s = self._clock.monotonic()
         self.pump.detach(consumer)
         if not (self.pump.dispatcher.consumers or self.is_durable):
             self._end()
@@ -143,25 +157,35 @@ class Subscription:
     # -- seeking ---------------------------------------------------------------------------------------
 
     async def seek(self, to: pb.MessageIdData) -> None:
-        """Deliver from `to` on, inclusively. Closes all consumers first; durable when it returns."""
+        """Seek to message id `to`, which is delivered next.
+
+        Closes all consumers first; returns when the change is durable.
+        """
         async with self._lock:
             self._check_is_here()
             self.pump.disconnect()
-            await self._move_to(seek.position_of(to, self.pump.segments), to)
-        self._expect_somebody()
+            await self._move_to(position_of(to, self.pump.segments), to)
+        self._expect_reader()
 
     async def seek_time(self, time_ms: int) -> None:
-        """Deliver from the first message on that was published at `time_ms` or later; else as `seek`."""
+        """Seek to the first message published at `time_ms` or later; see `seek`.
+
+        Consumers are closed only after the search, which may take a second, so a failed search changes nothing.
+        """
         async with self._lock:
             self._check_is_here()
-            self.pump.disconnect()
-            position = await seek.position_at_time(self.topic, time_ms)
+            position = await self.topic.find_time(time_ms)
             self._check_is_here()
+            self.pump.disconnect()
             await self._move_to(position)
-        self._expect_somebody()
+        self._expect_reader()
 
     async def _move_to(self, position: Position, named: pb.MessageIdData | None = None) -> None:
-        """`position` is next; of its batch only the messages that `named` has in its `ack_set`, if any."""
+        """Move the cursor so that `position` is read next.
+
+        If `named` has an `ack_set`, only the messages of that batch with a set bit are unacknowledged.
+        """
+        self.last_used_s = self._clock.monotonic()
         dispatcher = self.pump.dispatcher
         self.cursor.reset(preceding(position))
         dispatcher.reset()
@@ -171,8 +195,8 @@ class Subscription:
         await self._store.save(self.cursor)
         self.tell_end()
 
-    def _expect_somebody(self) -> None:
-        """A reader that sought comes back to its subscription; one that does not leaves nothing behind."""
+    def _expect_reader(self) -> None:
+        """Delete a non-durable subscription later, unless its reader returns after the seek."""
         if not self.is_durable:
             self._seeks += 1
             asyncio.get_running_loop().call_later(LEFT_ALONE_S, self._end_if_left, self._seeks)
@@ -181,47 +205,73 @@ class Subscription:
         if seeks == self._seeks and not self.is_deleted and not self.consumers:
             self._end()
 
-    async def skip_all(self) -> None:
-        """Acknowledge everything that is there."""
-        await self.skip_up_to(self.pump.topic.last_confirmed)
+    async def skip_up_to(self, position: Position, part: pb.MessageIdData | None = None) -> None:
+        """Acknowledge all entries up to and including `position`, and some messages of the batch `part`.
 
-    async def skip_up_to(self, position: Position) -> None:
-        """Acknowledge all entries up to and with `position`; consumers stay. Durable when it returns."""
+        Of `part`, the messages whose bits are not set in its `ack_set` are acknowledged. Consumers stay attached.
+        Returns when the change is durable.
+        """
         self._check_is_here()
         for segment in self.pump.topic.segments():
             is_last = segment.ledger_id == position.ledger_id
             last = min(position.entry_id, segment.last_entry) if is_last else segment.last_entry
             if self.mark_delete.ledger_id <= segment.ledger_id <= position.ledger_id:
                 self.pump.dispatcher.acknowledge(segment.ledger_id, range(last + 1))
+        if part is not None and part.ack_set:
+            at = Position(part.ledgerId, part.entryId)
+            self.pump.dispatcher.acknowledge_partly(at, bits_of(part.ack_set), part.batch_size)
         await self._store.save(self.cursor)
         self.tell_end()
         self.pump.wake()
 
+    async def skip(self, count: int | None) -> None:
+        """Acknowledge the first `count` unacknowledged messages, or all if `count` is None; see `skip_up_to`."""
+        if count is None:
+            await self.skip_up_to(self.pump.topic.last_confirmed)
+            return
+        async with self._lock:
+            self._check_is_here()
+            skipped = await first_messages(self.pump.topic, self.cursor, count)
+            self._check_is_here()
+            for ledger_id, entries in skipped.entries.items():
+                if entries:
+                    self.pump.dispatcher.acknowledge(ledger_id, entries)
+            if skipped.part is not None:
+                self.pump.dispatcher.acknowledge_partly(*skipped.part)
+            await self._store.save(self.cursor)
+        self.tell_end()
+        self.pump.wake()
+
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Durable when it returns."""
+        """Replace the properties. Returns when the change is durable."""
         self._check_is_here()
         self.cursor.properties = dict(properties)
-        self.cursor.is_reset = True  # properties are written with the whole of a cursor
+        self.cursor.is_reset = True  # properties are written only with the whole cursor
         await self._store.save(self.cursor)
 
     # -- ending ----------------------------------------------------------------------------------------
 
     def tell_end(self) -> None:
-        """Tell the consumers if the topic takes no more messages and all is acknowledged."""
+        """Notify the consumers if the topic is terminated and all its messages are acknowledged."""
         self.pump.tell_end()
 
     async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
-        """Delete the subscription. Raises `ConsumerBusy` when it has others than `consumer`, unless `force`."""
+        """Delete the subscription. Raises `ConsumerBusy` if it has consumers other than `consumer`, unless `force`."""
         if self.consumers != [consumer] and not force:
             raise ConsumerBusy(f"subscription {self.name} has other consumers: close them first")
         consumer.is_open = False
         self.pump.dispatcher.detach(consumer)
         await self.delete()
 
-    async def delete(self) -> None:
-        """Close all consumers and delete the cursor; durable when it returns."""
+    async def delete(self, *, even_used: bool = True) -> None:
+        """Close all consumers and delete the cursor, durably.
+
+        Raises `ConsumerBusy` if there are consumers, unless `even_used`.
+        """
         async with self._lock:
             self._check_is_here()
+            if self.consumers and not even_used:
+                raise ConsumerBusy(f"subscription {self.name} has consumers: close them first")
             await self._delete()
 
     async def _delete(self) -> None:
@@ -230,16 +280,16 @@ class Subscription:
         await self._store.delete(self.cursor)
 
     async def withdraw(self, consumer: Consumer | None) -> None:
-        """Delete it as if it had never been made, unless others than `consumer` were told of it, or are about to be."""
+        """Detach `consumer`; undo the creation unless consumers remain or all partitions have the subscription."""
         if consumer is not None:
-            consumer.close()
+            self.detach(consumer)
         async with self._lock:
             is_over = self.is_deleted or self._is_closed
             if not (is_over or self.consumers or self.is_on_all_partitions):
                 await self._delete()
 
     def close(self) -> None:
-        """The topic is unloaded."""
+        """Close all consumers, because the topic is unloaded."""
         self._is_closed = True
         self.pump.disconnect()
         self.pump.close()
@@ -248,3 +298,20 @@ class Subscription:
         self.is_deleted = True
         self.pump.close()
         self._ended(self)
+
+
+class Attachment(NamedTuple):
+    """Consumer, and the subscription to which it is attached."""
+
+    subscription: Subscription
+    consumer: Consumer
+
+
+def position_of(id_data: pb.MessageIdData, segments: Segments) -> Position:
+    """Return the first entry to read after a seek to `id_data`, or for a reader that starts at `id_data`.
+
+    This is the entry that contains the message. A reader's client skips unwanted messages itself: earlier messages of
+    the batch, and the message with this id unless the start is inclusive. The broker does not know which messages are
+    unwanted.
+    """
+    return segments.clamp(Position(*commands.position(id_data)))

@@ -1,9 +1,9 @@
-"""The subscriptions of one topic, by name: made on demand, taken up again when the topic loads.
+"""Subscriptions of one topic, by name: created on demand, and restored when the topic is loaded.
 
-A durable subscription is its cursor: it exists from the moment its cursor's record is durable, which is before the
-SUBSCRIBE that created it is answered, until the record of its deletion is. One that is not durable (a reader's) lasts
-as long as its consumer; nothing of it is written. While a cursor is being created, others who ask for the same name
-wait.
+A durable subscription exists while the state log contains its cursor: from the time at which the cursor's first record
+is durable until the record of its deletion is durable. The broker answers the SUBSCRIBE that created it when the first
+record is durable. A non-durable subscription (of a reader) lasts as long as its consumer, and is not stored. A lock
+serialises creations, so a concurrent SUBSCRIBE of the same name finds the subscription that the first one created.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from quire.runtime.errors import AlreadyExists, NotFound
 from quire.runtime.tasks import Tasks
 from quire.serving.model.ports import (
     LATEST,
-    ConsumerBusy,
     ConsumerPort,
+    EmptyName,
     NotAllowed,
     Position,
     TopicPort,
@@ -27,16 +27,15 @@ from quire.serving.model.ports import (
 )
 from quire.serving.model.positions import Segments, preceding
 from quire.serving.model.request import Done, SubscribeRequest, SubscriptionKind
-from quire.serving.subscription import seek
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.cursor.cursor import NO_PROPERTIES, Cursor, CursorKey
 from quire.serving.subscription.cursor.cursor_store import CursorStore
-from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery import coalescing
 from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.limits import check_consumers, check_subscriptions
 from quire.serving.subscription.pump import Pump
-from quire.serving.subscription.subscription import Subscription
+from quire.serving.subscription.subscription import Attachment, Subscription, position_of
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
@@ -54,9 +53,9 @@ _log = logging.getLogger(__name__)
 
 
 class Subscriptions:
-    """All subscriptions of a loaded topic. `partition` is -1 for a topic that is none.
+    """All subscriptions of a loaded topic. `partition` is -1 if the topic is not a partition.
 
-    `read_limit` is for all subscriptions of a broker.
+    All subscriptions of a broker share `read_limit`.
     """
 
     PUMP: ClassVar[type[Pump]] = Pump
@@ -85,15 +84,17 @@ class Subscriptions:
         self._tasks = Tasks("subscriptions")
         self._byte_index = ByteIndex()
         self._is_closed = False
+        self.last_ended_s = clock.monotonic()
+        """Monotonic time, in seconds, at which a subscription last ended; initially the time of the topic's load."""
 
     def load(self) -> None:
-        """Take up the durable subscriptions that the store knows for this topic and generation."""
+        """Restore the durable subscriptions that the store contains for this topic and generation."""
         for cursor in self._store.of_topic(self._topic.name):
             if cursor.key.generation == self._generation:
                 self._add(cursor)
 
     def move_to(self, store: CursorStore) -> None:
-        """Another store has the topic's cursors now."""
+        """Use another store from now on, to which the topic's cursors were moved."""
         self._store = store
         for subscription in self:
             subscription.move_to(store)
@@ -108,52 +109,59 @@ class Subscriptions:
         return self._by_name.get(name)
 
     def confirmed(self, blocks: Sequence[tuple[Buffer, BlockHeader]]) -> None:
-        """Blocks of the topic were confirmed, one after the other; the tail cache has them."""
+        """Dispatch consecutive blocks of the topic that were just confirmed; the tail cache contains these blocks."""
         if not self._by_name:
             return
-        for view in stretch.views(blocks):
+        for view in coalescing.views(blocks):
             for subscription in list(self._by_name.values()):
                 try:
                     subscription.pump.confirmed(view)
                 except Exception:
-                    # The publisher, whose turn this is, and the other subscriptions go on.
-                    _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
+                    # An internal error of one subscription must not fail the publisher or other subscriptions.
+                    _log.exception(
+                        "internal error while dispatching: subscription=%s topic=%s",
+                        subscription.name,
+                        self._topic.name,
+                    )
 
     def policies_changed(self) -> None:
-        """Others hold from now on."""
+        """Apply the topic's changed policies."""
         for subscription in self:
             subscription.pump.apply_policies()
 
     def compacted(self) -> None:
-        """There is a new result of compaction: who reads compacted data comes again, and reads that."""
+        """Disconnect readers of compacted data; they subscribe again, and read the new compaction result."""
         for subscription in self:
             if subscription.pump.view is not None:
                 subscription.pump.disconnect()
 
-    # -- making and ending -----------------------------------------------------------------------------
+    # -- creating and ending ---------------------------------------------------------------------------
 
-    async def subscribe(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
-        """A consumer of a subscription, which is made (durably) if need be.
+    async def subscribe(self, request: SubscribeRequest, port: ConsumerPort) -> Attachment:
+        """Attach a consumer to a subscription, which is created (durably) if it does not exist.
 
-        Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, `TooManySubscriptions`, `Unavailable`, and what the
-        state log fails with.
+        Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, `TooManySubscriptions`, `Unavailable`, and the errors
+        of the state log.
         """
         if not request.subscription:
-            raise NotAllowed("a subscription needs a name")
+            raise EmptyName
         while True:
             subscription = self._by_name.get(request.subscription)
             if subscription is None:
                 check_consumers(self._topic, self)
                 subscription = await self._whole(self._make_for(request))
             if subscription.is_durable != request.durable:
-                word = "durable" if subscription.is_durable else "not durable"
+                word = "durable" if subscription.is_durable else "non-durable"
                 raise NotAllowed(
-                    f"subscription {request.subscription} is {word}, and was asked for otherwise"
+                    f"subscription {request.subscription} is {word}, which conflicts with the durability in the request"
                 )
             try:
-                return await subscription.attach(request, port, lambda: check_consumers(self._topic, self))
+                consumer = await subscription.attach(
+                    request, port, lambda: check_consumers(self._topic, self)
+                )
+                return Attachment(subscription, consumer)
             except NotFound:
-                continue  # It ended while we waited for it: make it anew.
+                continue  # the subscription ended during `attach`: create it again
 
     async def create(
         self,
@@ -164,7 +172,7 @@ class Subscriptions:
         properties: Mapping[str, str] = NO_PROPERTIES,
         is_on_all_partitions: bool = True,
     ) -> Subscription:
-        """A durable subscription without a consumer. Raises `AlreadyExists`."""
+        """Create a durable subscription without a consumer. Raises `AlreadyExists`."""
         return await self._whole(self._create(name, earliest, at, properties, is_on_all_partitions))
 
     async def _create(
@@ -177,24 +185,22 @@ class Subscriptions:
     ) -> Subscription:
         async with self._creating:
             if name in self._by_name:
-                raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
+                raise AlreadyExists(f"subscription {name} of {self._topic.name} already exists")
             check_subscriptions(self._topic, self._by_name)
-            asked = None if at is None else seek.position_of(at, self._segments)
+            asked = None if at is None else position_of(at, self._segments)
             made = await self._make(name, asked or self._initial(earliest=earliest), properties)
             made.is_on_all_partitions = is_on_all_partitions
             return made
 
     async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
+        """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` if it has consumers, unless `force`."""
         subscription = self._by_name.get(name)
         if subscription is None:
             raise NotFound(f"topic {self._topic.name} has no subscription {name}")
-        if subscription.consumers and not force:
-            raise ConsumerBusy(f"subscription {name} has consumers: close them first")
-        await subscription.delete()
+        await subscription.delete(even_used=force)
 
     def close(self) -> None:
-        """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        """Send CLOSE_CONSUMER to every consumer, because the topic is unloaded."""
         self._is_closed = True
         for subscription in self:
             subscription.close()
@@ -202,14 +208,10 @@ class Subscriptions:
         self._store.rest(self._topic.name)
 
     async def forget(self) -> None:
-        """The topic is deleted: its cursors are, too."""
+        """Delete the cursors of all subscriptions, because the topic is deleted."""
         self.close()
         cursors = self._store.of_topic(self._topic.name)
         await asyncio.gather(*[self._store.delete(cursor) for cursor in cursors])
-
-    async def stats(self) -> dict[str, dict[str, Any]]:
-        """Of each subscription, as Pulsar's topic stats have them."""
-        return {subscription.name: await subscription.stats.describe() for subscription in self}
 
     async def _make_for(self, request: SubscribeRequest) -> Subscription:
         async with self._creating:
@@ -227,7 +229,7 @@ class Subscriptions:
             return self._add(Cursor(key, preceding(position)), is_durable=False)
 
     async def _whole(self, making: Coroutine[Any, Any, Subscription]) -> Subscription:
-        """Carry `making` through, though who asked may be gone before it ends: half a subscription is none."""
+        """Await `making`, and let it finish if the caller is cancelled: no subscription is created only partly."""
         task = asyncio.ensure_future(making)
         self._making[task] = None
         task.add_done_callback(self._made)
@@ -236,7 +238,7 @@ class Subscriptions:
     def _made(self, task: asyncio.Future[Subscription]) -> None:
         self._making.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
-            _log.info("making a subscription of %s failed: %s", self._topic.name, task.exception())
+            _log.info("cannot create a subscription: topic=%s error=%s", self._topic.name, task.exception())
 
     async def _make(self, name: str, position: Position, properties: Mapping[str, str]) -> Subscription:
         self._check_is_open()
@@ -246,20 +248,23 @@ class Subscriptions:
         return self._add(cursor)
 
     async def _first_for(self, request: SubscribeRequest, topic: TopicPort) -> Position:
-        """The entry that a new subscription reads first; `topic` is this one, or its compacted view."""
+        """Return the first entry that a new subscription reads; `topic` is this topic or its compacted view."""
         segments = Segments(topic.segments)
         if request.start_rollback_s > 0:
             since_ms = self._clock.now_ms() - 1000 * request.start_rollback_s
-            return await seek.position_at_time(self._topic, since_ms)
+            return await self._topic.find_time(since_ms)
         if request.start is not None and not request.durable:
-            return seek.position_of(request.start, segments)
+            return position_of(request.start, segments)
         return segments.clamp(topic.first_position() if request.initial_earliest else LATEST)
 
     def _initial(self, *, earliest: bool) -> Position:
         return self._segments.clamp(self._topic.first_position() if earliest else LATEST)
 
     def _check_is_open(self) -> None:
-        """Whoever loads the topic again would not know a subscription that was made here. Raises `Unavailable`."""
+        """Check that the topic is still loaded; a subscription created later would be missing in its next load.
+
+        Raises `Unavailable`.
+        """
         if self._is_closed:
             raise was_unloaded(self._topic.name)
 
@@ -280,5 +285,6 @@ class Subscriptions:
         return made
 
     def _remove(self, subscription: Subscription) -> None:
+        self.last_ended_s = self._clock.monotonic()
         if self._by_name.get(subscription.name) is subscription:
             del self._by_name[subscription.name]

@@ -1,10 +1,18 @@
-"""Topics: one loaded partition each.
+"""Loaded topics. Each one is a partition, or a topic without partitions.
 
-Read `topic`, then its `log`, for the parts; then a message's way: `publish`, its `runs` and `turn`,
-`tenant_shares` (of the byte budget), `writing`, `segments`, `meta_store` (their changes), `tail_cache`, `reading`,
-`finding`; then `producers` (who may publish) and `entrance` (its shell), `dedup` and `deduplication` (its shell).
-`null_log` is the log of a topic that keeps nothing, `services` what all topics of a broker share.
+Read `topic` and its `log` first: they list the parts. The other modules, by subject:
 
-`lifecycle/` is what becomes of what was written, and of a topic that nobody uses; `compaction/` keeps the last of each
-key.
+| subject | modules |
+|---|---|
+| publishing | `publish`; `runs` (consecutive SENDs of a producer); `turn` (end of an event loop iteration);
+`tenant_shares` |
+| storage | `writing`, `segments`, `meta_store` (changes of the list of segments) |
+| reading | `tail_cache`, `reading`, `finding`, `time_search` and its `publish_times` |
+| producers | `producers` (access modes), `producer_admission` (its shell), `producer_names` |
+| duplicates | `dedup`, `deduplication` (its shell) |
+| non-persistent topics | `null_log` |
+| objects that all topics of a broker share | `services` |
+
+`lifecycle/` contains retention, trimming, quotas and the unloading of idle topics; `compaction/` keeps the last message
+of each key.
 """

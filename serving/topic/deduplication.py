@@ -1,14 +1,20 @@
-"""The shell around `dedup`: what a topic does with SENDs that came before, and how it remembers them.
+"""Shell of `dedup` in a topic: answers duplicates, and writes snapshots.
 
-Fresh SENDs go on to the publisher; duplicates get receipts behind those of the originals, so that none promises what is
-not durable yet. A foreign entry, which no stock client sends, is refused with ChecksumError: the one answer upon which
-C++ clients give up the message and go on. After `SNAPSHOT_ENTRIES` entries what was accepted is written to the bundle's
-state log, once all of it is confirmed; a load reads that and replays the metadata of the entries after it, however
-old they are: producers are forgotten only by a snapshot, so one that comes back when its broker was down for a night
-is told where it stopped.
+Fresh SENDs go to the publisher. A duplicate gets its receipt after the original's receipt, because a receipt must not
+precede durability. Foreign entries, which unmodified clients never send, and overlapping batches are rejected with
+ChecksumError, because it is the only error after which C++ clients drop the message and continue.
 
-A topic without a snapshot is new, or deduplication was switched on a moment ago. Then what is here already is nobody's
-duplicate, and a snapshot that says so is durable before the first message is taken. Switched off, it is removed.
+After `SNAPSHOT_ENTRIES` entries the broker writes a snapshot to the bundle's state log, once all accepted entries are
+confirmed. A load reads it, and replays the metadata of all later entries, however old they are. Producers are forgotten
+only when a snapshot is taken, so a producer that returns after a long outage of its broker still gets its last sequence
+id.
+
+Entries after the last durable snapshot (`keeps`) are the only record of their producers' sequence ids, so retention
+does not trim them. If they alone prevent the trimming of a segment, trimming requests a snapshot (`snapshot_up_to`).
+
+A topic without a snapshot is new, or deduplication was just enabled. In both cases no stored entry counts as an
+original. An empty snapshot is made durable before the first message is accepted. The snapshot is removed when
+deduplication is disabled.
 """
 
 from __future__ import annotations
@@ -19,8 +25,9 @@ from itertools import groupby
 from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import NotFound
-from quire.serving.model.ports import Position
+from quire.runtime.errors import NotFound, QuireError
+from quire.serving.model.ports import EARLIEST, Position
+from quire.serving.model.request import Done
 from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
 from quire.serving.topic.producers import ProducerPort
 from quire.serving.topic.publish import Publisher
@@ -34,31 +41,33 @@ from quire.wire.entry_frames import ledger_field, receipt
 from quire.wire.frame import Send
 
 NO_ENTRY: Final = 2**64 - 1
-"""Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
+"""Ledger id and entry id in the receipt of a duplicate, which has no position. Clients read them as -1."""
 
 REPLAY_BYTES: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000
-"""A snapshot is taken after so many entries: what a load has to replay at most, about."""
+"""Number of entries between two snapshots: a load replays at most about as many."""
 
 
 class DedupLog(Protocol):
-    """Where snapshots of deduplication are kept: the bundle's state log, which the room `cluster` has."""
+    """Port to the deduplication snapshots in the bundle's state log, which `serving/registry` owns."""
 
     def find(self, topic: str, generation: int) -> Snapshot | None: ...
 
     async def save(self, topic: str, snapshot: Snapshot) -> None:
-        """As `put`; durable when it returns."""
+        """Append a snapshot, and wait until it is durable."""
         ...
 
-    def put(self, topic: str, snapshot: Snapshot) -> None: ...
+    def put(self, topic: str, snapshot: Snapshot, done: Done) -> None:
+        """Append a snapshot; call `done(None)` when it is durable, `done(error)` if the outcome is unknown."""
+        ...
 
     async def remove(self, topic: str) -> None:
-        """Durable when it returns."""
+        """Remove a topic's snapshot, and wait until the removal is durable."""
         ...
 
 
 class Deduplication:
-    """One topic's, while its policies ask for it."""
+    """Deduplication of one topic, as long as its policies enable it."""
 
     def __init__(
         self,
@@ -77,20 +86,24 @@ class Deduplication:
         self._clock = clock
         self._seen = Deduplicator()
         self._entries_since = 0
-        """Entries that were written since the last snapshot."""
+        """Entries written since the last snapshot."""
+        self._taken = EARLIEST
+        """Position of the latest snapshot, durable or not."""
+        self.keeps = EARLIEST
+        """Position of the latest durable snapshot: a load replays the entries after it."""
 
     def move_to(self, log: DedupLog) -> None:
-        """Another bundle has the topic's snapshots from now on."""
+        """Use `log`, the state log of another bundle, from now on, because the topic moved to that bundle."""
         self._log = log
 
     def last_sequence_id(self, producer: str) -> int:
-        """The highest that was accepted of this producer name; -1 for none."""
+        """Return the highest accepted sequence id of a producer name; -1 if there is none."""
         return self._seen.last_sequence_id(producer)
 
-    # -- what comes ------------------------------------------------------------------------------------
+    # -- publishing ------------------------------------------------------------------------------------
 
     def publish(self, producer: ProducerPort, run: PublishRun) -> None:
-        """Publish what is fresh of the run, and answer the rest, in order."""
+        """Publish the fresh entries of the run, and answer the others, in order."""
         verdicts = self._admit(producer, run.entries)
         if verdicts.count(Verdict.FRESH) == len(run):
             self._publisher.publish(producer, run)
@@ -104,7 +117,7 @@ class Deduplication:
                 self._answer(producer, verdict, run.heads[start:stop])
 
     def admits_chunk(self, producer: ProducerPort, send: Send) -> bool:
-        """Whether this SEND of a chunked message is fresh; if not, it is answered."""
+        """Return whether this SEND of a chunked message is fresh; if it is not, send its answer."""
         [verdict] = self._admit(producer, [send.entry])
         if verdict is Verdict.FRESH:
             return True
@@ -115,42 +128,65 @@ class Deduplication:
         return self._seen.admit(producer.name, map(numbers_of, entries), self._clock.now_ms())
 
     def _answer(self, producer: ProducerPort, verdict: Verdict, heads: list[bytes]) -> None:
-        """Receipts of duplicates, refusals of what is foreign; after the answers to what came before."""
+        """Send receipts of duplicates, or rejections, after the answers to earlier SENDs."""
         if verdict is Verdict.DUPLICATE:
             answers = [receipt(ledger_field(NO_ENTRY), NO_ENTRY, head) for head in heads]
         else:
-            text = (
-                f"an entry of producer {producer.name} names another one, or none that can be remembered: "
-                f"topic {self._name} deduplicates and does not take it"
-            )
+            text = self._why_refused(verdict, producer.name)
             answers = [commands.send_error_of(head, pb.ChecksumError, text) for head in heads]
         written = b"".join(answers)
         self._publisher.when_answered(lambda: producer.write(written))
 
-    # -- what is remembered ----------------------------------------------------------------------------
+    def _why_refused(self, verdict: Verdict, producer: str) -> str:
+        if verdict is Verdict.OVERLAPPING:
+            return (
+                f"a batch of producer {producer} starts at or before sequence id "
+                f"{self.last_sequence_id(producer)}, which topic {self._name} already stores, and ends after it: "
+                "send the later messages in a separate batch"
+            )
+        return (
+            f"an entry of producer {producer} names another producer, or has an invalid sequence id: "
+            f"topic {self._name} deduplicates messages and rejects the entry"
+        )
+
+    # -- snapshots -------------------------------------------------------------------------------------
 
     def written(self, entries: int) -> None:
-        """So many more are confirmed."""
+        """Count newly confirmed entries, and take a snapshot after every `SNAPSHOT_ENTRIES`."""
         self._entries_since += entries
         if self._entries_since >= SNAPSHOT_ENTRIES:
             self.snapshot()
 
     def snapshot(self) -> None:
-        """Write down what was accepted, as soon as all of it is confirmed; see `dedup`."""
+        """Take a snapshot, and write it after all accepted entries are confirmed; see `dedup`."""
         self._entries_since = 0
         snapshot = self._with_position(self._seen.capture(self._clock.now_ms()))
-        self._publisher.when_answered(lambda: self._log.put(self._name, snapshot))
+        self._taken = snapshot.position
+
+        def durable(error: QuireError | None) -> None:
+            if error is None:
+                self.keeps = max(self.keeps, snapshot.position)
+
+        self._publisher.when_answered(lambda: self._log.put(self._name, snapshot, durable))
+
+    def snapshot_up_to(self, position: Position) -> None:
+        """Take a snapshot that includes the confirmed entries up to `position`, unless the latest one already does."""
+        if self._taken < position:
+            self.snapshot()
 
     def _with_position(self, seen: dict[str, Seen]) -> Snapshot:
         return Snapshot(self._segments.record.generation, self._segments.last_position(), seen)
 
     async def begin(self) -> None:
-        """Know what producers sent: see the top of the file. Raises `NotFound` when some of it is gone."""
+        """Load the snapshot and replay the entries after it. Raises `NotFound` if some of these were trimmed."""
         segments = self._segments
         known = self._log.find(self._name, segments.record.generation)
         if known is None:
-            await self._log.save(self._name, self._with_position({}))
+            known = self._with_position({})
+            await self._log.save(self._name, known)
+            self._taken = self.keeps = known.position
             return
+        self._taken = self.keeps = known.position
         self._seen = Deduplicator(known.seen)
         first = max(segments.next_position(known.position), segments.first_position())
         if first <= segments.last_position():
@@ -168,5 +204,5 @@ class Deduplication:
                 await asyncio.sleep(0)
             if not found:
                 raise NotFound(
-                    f"topic {self._name} has no block at {position}, so duplicates cannot be known"
+                    f"cannot detect duplicates in topic {self._name}: its block at {position} does not exist"
                 )

@@ -1,10 +1,12 @@
-"""Finding an entry of a topic by what it is asked for: the number of a message, or a time.
+"""Search for an entry of a topic by message index or by time.
 
-A block's header has the index of its first message, and the segments' records have theirs, so a number is found by
-bisection over the entries of one segment; a time by the segments' first and last clocks, then by the index that the
-bookies or the archive keep of each segment.
+| key | method |
+|---|---|
+| message index | the segments' records, then a binary search by the indexes in block headers |
+| broker's clock | the segments' records, then the time index of the segment on the bookies or in the archive |
+| publish time (client's clock) | `time_search` |
 
-All of them read what may be trimmed in the middle of it. Then the question is asked again (`unless_trimmed`).
+If segments are trimmed during a search, the search starts again (`unless_trimmed`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX
 from quire.serving.model.ports import EARLIEST, Position, TopicPort
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments
+from quire.serving.topic.time_search import TimeSearch as TimeSearch
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.message import Undecodable, is_batch, read_metadata
@@ -25,7 +28,7 @@ T = TypeVar("T")
 
 
 async def unless_trimmed(topic: TopicPort, ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` answers; asked again when it misses something and the topic begins later than before."""
+    """Return the result of `ask`; call it again if it raises `NotFound` because the topic was trimmed."""
     while True:
         first = topic.first_position()
         try:
@@ -36,12 +39,18 @@ async def unless_trimmed(topic: TopicPort, ask: Callable[[], Awaitable[T]]) -> T
 
 
 async def index_of(topic: TopicPort, position: Position) -> int:
-    """The topic-wide index of the first message of the entry at `position`; of the next to be written, beyond all."""
+    """Return the topic-wide index of the first message at `position`.
+
+    For a position after the last entry, return the index of the next message to be published.
+    """
     return await unless_trimmed(topic, lambda: _index_of(topic, position))
 
 
 async def position_of(topic: TopicPort, index: int) -> Position:
-    """The entry that holds the message with this topic-wide index; of the next to be written, beyond all."""
+    """Return the position of the entry that contains message `index`.
+
+    For an index after the last message, return the position of the next entry to be published.
+    """
     return await unless_trimmed(topic, lambda: _position_of(topic, index))
 
 
@@ -77,7 +86,7 @@ async def _position_of(topic: TopicPort, index: int) -> Position:
 
 
 async def find_clock(segments: Segments, reader: TopicReader, wanted_ms: int) -> Position:
-    """Where reading must begin so that no block is missed that was cut at `wanted_ms` (broker's clock) or later."""
+    """Return the position from which a read includes all blocks cut at `wanted_ms` (broker's clock) or later."""
     for segment in segments.sealed:
         if segment.last_clock_ms >= wanted_ms:
             return Position(segment.ledger_id, await reader.find_time(segment.ledger_id, wanted_ms))

@@ -1,15 +1,23 @@
-"""The log of a topic that keeps its messages: the ledgers that it is written to, one after the other, and read from.
+"""Log of a persistent topic: a sequence of ledgers, of which the last one is open.
 
-Its parts know one thing each, and who wants one of them asks it by itself:
+BookKeeper's and Pulsar's equivalent is the managed ledger ([ManagedLedgerImpl]). Its parts are public, and callers use
+them directly:
 
-    publisher     runs of SENDs → blocks → receipts    writing     the ledger that is written to
-    segment_list  the ledgers                          meta_store  its changes, by version
-    tail          the newest blocks                    reader      blocks from bookies or archive
-    dedup         what was sent twice                  trimming    what may go
-    compaction    the last message of each key
+| part | subject |
+|---|---|
+| `publisher` | runs of SENDs → blocks → receipts |
+| `writing` | open ledger |
+| `segment_list`, `meta_store` | list of ledgers, and its changes in the metadata store |
+| `tail`, `reader` | newest blocks in memory; blocks from the bookies or the archive |
+| `time_search` | search by publish time |
+| `dedup` | message deduplication |
+| `trimming` | deletion of old segments |
+| `compaction` | compaction by key |
 
-To subscriptions it is a `TopicPort`. It knows its topic as who listens (`listen`) alone, and weakly: a topic that
-nobody has any more is gone at once, with its log.
+For subscriptions the log is a `TopicPort`. It holds only a weak reference to its topic, a `Listener`, so a topic
+without other references is freed at once, with its log.
+
+[ManagedLedgerImpl]: https://github.com/apache/pulsar/blob/master/managed-ledger/src/main/java/org/apache/bookkeeper/mledger/impl/ManagedLedgerImpl.java
 """
 
 from __future__ import annotations
@@ -39,15 +47,12 @@ from quire.serving.topic.services import Services
 from quire.serving.topic.writing import Writing
 from quire.wire.block import Buffer
 
-TIME_SKEW_MS: Final = 10_000
-"""How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
-
 UNLOAD_PATIENCE_S: Final = 1.0
-"""How long unloading waits for what was published to be confirmed."""
+"""Time, in seconds, that unloading waits until published messages are confirmed."""
 
 
 class LedgerLog:
-    """`dedup` is None while the policies do not ask for it."""
+    """Log of one loaded persistent topic. `dedup` is None unless the policies enabled deduplication at the load."""
 
     def __init__(
         self,
@@ -60,7 +65,7 @@ class LedgerLog:
         self.name = name
         self.tracing: Final = services.tracing
         self.topic_epoch: Final = snapshot.record.topic_epoch
-        """As it was before the load."""
+        """Topic epoch in the topic's record at the load."""
         self._applied = applied
         self.meta_store = meta_store = MetaStore(services.store, snapshot)
         self.segment_list = segments = meta_store.segments
@@ -76,6 +81,7 @@ class LedgerLog:
         )
         self.writing = Writing(name, services, meta_store, publisher, applied)
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
+        self.time_search = finding.TimeSearch(meta_store, reader, services)
         self.tail = services.tail_cache.tail()
         self.dedup_log = dedup_log
         self.dedup = (
@@ -84,17 +90,17 @@ class LedgerLog:
             else None
         )
         self.compaction = Compaction(name, meta_store, reader, applied, services)
-        self.trimming = Trimming(name, meta_store, self.compaction, applied, services)
+        self.trimming = Trimming(name, meta_store, self.compaction, self.dedup, applied, services)
 
     def listen(self, listener: Listener, lost: Callable[[], None]) -> None:
-        """Say who is told of blocks that are durable, and what is called when the topic is lost."""
+        """Set the listener for durable blocks, and the callback that is called when the topic is lost."""
         self.publisher.reports.listen(listener)
         self.meta_store.on_lost = self.writing.on_lost = lost
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Recover the last ledger, begin an own one, and remember what producers sent."""
+        """Recover the last ledger, create a new one, and load or remove the deduplication state."""
         await self.writing.begin()
         if self.dedup is None:
             await self.dedup_log.remove(self.name)
@@ -102,7 +108,7 @@ class LedgerLog:
             await self.dedup.begin()
 
     async def end(self) -> None:
-        """Answer what was taken, else the clients would send it twice, and write down how the ledger ended."""
+        """Wait for pending receipts, so that clients do not send those messages again; then record the ledger's end."""
         self.compaction.stop()
         await asyncio.wait([self.publisher.flushed()], timeout=UNLOAD_PATIENCE_S)
         await self.writing.end()
@@ -110,36 +116,41 @@ class LedgerLog:
             self.dedup.snapshot()
 
     def abandon(self) -> None:
-        """Nothing more is written, and nothing unconfirmed answered: the clients send it again where the topic is."""
+        """Stop writing and drop unconfirmed messages; clients send them again to the topic's next broker."""
         self.compaction.stop()
         self.writing.abandon()
         self.publisher.drop()
         self.tail.clear()
 
     async def mark_deleted(self) -> None:
-        """Write down that the topic is being deleted, write nothing else, and forget what producers sent."""
+        """Mark the record as being deleted, end the ledger, and remove the deduplication state."""
         self.compaction.stop()
         await self.meta_store.update(lambda record: replace(record, deleting=True))
         await self.writing.end()
         await self.dedup_log.remove(self.name)
 
     async def delete(self) -> None:
-        """Remove the ledgers, the archived objects and, last, the record. Tried again, it goes on."""
+        """Delete the ledgers, the archived objects and, last, the record. A retry continues an interrupted deletion."""
         await self.trimming.discard_all()
         await self.meta_store.delete()
 
     async def write_epoch(self, epoch: int) -> None:
-        """After all that others have published: who is told that it is alone finds that in the topic."""
+        """Write a topic epoch to the record after all earlier messages are durable.
+
+        So a new holder of exclusive access can read every message that earlier producers published.
+        """
         if not await self.publisher.flushed():
-            raise Unavailable(f"topic {self.name} was closed meanwhile")
+            raise Unavailable(
+                f"topic {self.name} was closed before its topic epoch was written; connect again"
+            )
         await self.meta_store.update(lambda record: replace(record, topic_epoch=epoch))
 
     def why_full(self) -> str:
-        """Why nothing can be written now, if it is for want of room; empty when there is some."""
+        """Return why the bookies' disks are too full to write to; an empty string if they are not."""
         return self.writing.why_full()
 
     def keep(self, flights: Sequence[InFlightBlock], *, at_hand: bool) -> None:
-        """Keep blocks that were confirmed `at_hand` for subscriptions, if there are any; roll a full segment."""
+        """Cache confirmed blocks if `at_hand`; roll a full segment; count entries for deduplication."""
         active = self.segment_list.active
         assert active is not None
         if at_hand:
@@ -150,7 +161,7 @@ class LedgerLog:
         if self.dedup is not None:
             self.dedup.written(sum(flight.entry_count for flight in flights))
 
-    # -- what subscriptions see: TopicPort -------------------------------------------------------------
+    # -- TopicPort, for subscriptions ------------------------------------------------------------------
 
     @property
     def policies(self) -> TopicPolicies:
@@ -193,10 +204,10 @@ class LedgerLog:
         return await finding.index_of(self, position)
 
     async def find_time(self, time_ms: int) -> Position:
-        return await self.find_clock(time_ms - TIME_SKEW_MS)
+        return await finding.unless_trimmed(self, lambda: self.time_search.find(time_ms))
 
     async def find_clock(self, clock_ms: int) -> Position:
-        """Where reading must begin so that no block is missed that was cut at `clock_ms` (broker's clock) or later."""
+        """Return the position from which a read includes all blocks cut at `clock_ms` (broker's clock) or later."""
         return await finding.unless_trimmed(
             self, lambda: finding.find_clock(self.segment_list, self.reader, clock_ms)
         )

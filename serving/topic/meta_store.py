@@ -1,8 +1,8 @@
-"""What a log does to its list of segments in the metadata store: changes by version, one after the other.
+"""Changes of a log's list of segments in the metadata store: compare-and-set by version, one at a time.
 
-Every change is one transaction that names the version it rests on. The first conflict means that another broker changed
-the list, so it owns the topic now: `lost` turns true, `on_lost` is told, and every later change raises `Fenced`. An
-unknown outcome counts as a conflict, because whoever loads the topic again sees what happened.
+Every change is one transaction, conditional on the version on which it is based. A version conflict means that another
+broker has changed the list and owns the topic now. Then `lost` becomes true, `on_lost` is called, and every later
+change raises `Fenced`. An unknown outcome is treated like a conflict: the next load of the topic reads the outcome.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from quire.metadata import topics
-from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
+from quire.metadata.records import SegmentRecord, TopicRecord
 from quire.metadata.segment_states import SegmentEvent, check
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, VersionConflict
 from quire.serving.topic.segments import Active, Segments
+from quire.wire.publish_time import PublishTimes
 
 _Change = Callable[[topics.Topic], Awaitable[topics.Topic]]
 
 
 class MetaStore:
-    """That of one loaded topic, whose `segments` are the list as it was after the last change."""
+    """List of segments of one loaded topic; `segments` is the list after the last change."""
 
     def __init__(self, store: MetadataStore, snapshot: topics.Topic) -> None:
         self._store = store
@@ -33,19 +34,19 @@ class MetaStore:
         self.on_lost: Callable[[], None] = lambda: None
 
     async def reach(self) -> None:
-        """Return when the metadata store answers about the list. Raises `Unavailable`, `Fenced` when it is lost."""
+        """Check that the metadata store answers. Raises `Unavailable` if it does not, `Fenced` if the topic is lost."""
         self._refuse_if_lost()
         try:
             await self._store.get(self.segments.snapshot.path)
         except NotFound:
-            pass  # the next change finds out
+            pass  # The store answered; the next change fails.
 
     async def begin(
         self, sealed: SegmentRecord | None, opened: Active, commit: topics.Commit | None = None
     ) -> None:
-        """Write down how the last segment ended, and that `opened` follows it. Only then may it be written to.
+        """Record the end of the last segment, and append `opened` to the list. Do not write to `opened` before.
 
-        `commit` makes the ledger of `opened` in the same transaction.
+        `commit` creates the ledger of `opened` in the same transaction.
         """
 
         async def roll(snapshot: topics.Topic) -> topics.Topic:
@@ -55,16 +56,16 @@ class MetaStore:
             try:
                 rolled = await topics.roll(self._store, snapshot, sealed, opened.record(), commit)
             except NotFound as error:
-                raise VersionConflict(f"its record is gone: {error}") from error
+                raise VersionConflict(f"the topic's record was deleted: {error}") from error
             self.segments.active = opened
             return rolled
 
         await self._apply(roll)
 
     async def seal(self, sealed: SegmentRecord, commit: topics.Commit | None = None) -> None:
-        """Write down how the last segment ended, without a next one: the topic is being unloaded.
+        """Record the end of the last segment without appending a new one, at unloading.
 
-        `commit` closes its ledger in the same transaction.
+        `commit` closes the segment's ledger in the same transaction.
         """
 
         async def close(snapshot: topics.Topic) -> topics.Topic:
@@ -76,7 +77,10 @@ class MetaStore:
         await self._apply(close)
 
     async def drop_active(self, commit: topics.Commit) -> None:
-        """Take the active segment off the list: the topic is being unloaded. `commit` removes its ledger, too."""
+        """Remove the empty active segment from the list, at unloading.
+
+        `commit` deletes the segment's ledger in the same transaction.
+        """
 
         async def drop(snapshot: topics.Topic) -> topics.Topic:
             check(snapshot.record.segments[-1], SegmentEvent.DROPPED, None)
@@ -86,16 +90,45 @@ class MetaStore:
 
         await self._apply(drop)
 
-    async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
-        """Record where a sealed segment lies in the archive. Raises `NotFound` when it was trimmed meanwhile."""
-        await self._edit(ledger_id, SegmentEvent.ARCHIVED, lambda segment: replace(segment, archive=pointer))
+    async def archived(self, archived: SegmentRecord) -> None:
+        """Record a sealed segment's object in the archive, and the publish times found during archiving.
+
+        Raises `NotFound` if the segment was trimmed.
+        """
+
+        def change(segment: SegmentRecord) -> SegmentRecord:
+            return replace(
+                segment,
+                archive=archived.archive,
+                publish_min_ms=archived.publish_min_ms,
+                publish_max_ms=archived.publish_max_ms,
+                publish_ahead_ms=archived.publish_ahead_ms,
+            )
+
+        await self._edit(archived.ledger_id, SegmentEvent.ARCHIVED, change)
+
+    async def measured(self, ledger_id: int, times: PublishTimes) -> None:
+        """Record the publish times of a sealed segment. Raises `NotFound` if the segment was trimmed."""
+
+        def change(segment: SegmentRecord) -> SegmentRecord:
+            return replace(
+                segment,
+                publish_min_ms=times.min_ms,
+                publish_max_ms=times.max_ms,
+                publish_ahead_ms=times.ahead_ms,
+            )
+
+        await self._edit(ledger_id, SegmentEvent.MEASURED, change)
 
     async def off_bookies(self, ledger_id: int) -> None:
-        """Record that the bookies' copy is no longer to be read; its deletion may follow."""
+        """Record that a segment's copy on the bookies must not be read any more, so that it may be deleted."""
         await self._edit(ledger_id, SegmentEvent.RELEASED, lambda segment: replace(segment, on_bookies=False))
 
     async def trim(self, first_kept_ledger: int) -> list[SegmentRecord]:
-        """Drop the segments before `first_kept_ledger` from the list; returns them, for deletion."""
+        """Remove the segments before `first_kept_ledger` from the list, and return them.
+
+        The caller deletes their data.
+        """
         dropped = [segment for segment in self.segments.sealed if segment.ledger_id < first_kept_ledger]
         for segment in dropped:
             check(segment, SegmentEvent.TRIMMED, None)
@@ -103,11 +136,11 @@ class MetaStore:
         return dropped
 
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        """Change what the record says beside the segments."""
+        """Change fields of the record other than the segments."""
         await self._apply(lambda snapshot: topics.update(self._store, snapshot, change(snapshot.record)))
 
     async def delete(self) -> None:
-        """Delete the record; the ledgers must be gone."""
+        """Delete the record. The caller has deleted the ledgers."""
         async with self._change:
             await topics.delete(self._store, self.segments.snapshot)
 
@@ -122,10 +155,10 @@ class MetaStore:
         await self._apply(lambda snapshot: topics.change_segment(self._store, snapshot, ledger_id, changed))
 
     async def _apply(self, change: _Change) -> None:
-        """Make one change after the other, each on the version that the one before left.
+        """Apply a change, after the earlier ones, to the version that the previous change returned.
 
-        The active segment belongs to the snapshot: only a change may set it, when its turn has come. `NotFound` says
-        that the segment was trimmed, or that the record itself is gone.
+        The active segment belongs to the snapshot, so only a change may set it, while it is applied. `NotFound` means
+        that the segment was trimmed, or that the record was deleted.
         """
         async with self._change:
             self._refuse_if_lost()
@@ -135,15 +168,15 @@ class MetaStore:
                 self.lost = True
                 asyncio.get_running_loop().call_soon(self.on_lost)
                 raise Fenced(
-                    f"topic {self.segments.record.name} is another broker's now ({error})"
+                    f"topic {self.segments.record.name} is owned by another broker now ({error})"
                 ) from error
             self.segments.change(changed)
 
     def _refuse_if_lost(self) -> None:
         if self.lost:
-            raise Fenced(f"topic {self.segments.record.name} is another broker's now")
+            raise Fenced(f"topic {self.segments.record.name} is owned by another broker now")
 
 
 def _end_of(sealed: SegmentRecord) -> tuple[SegmentEvent, SegmentRecord | None]:
-    """What becomes of the last segment when the next one begins: an empty one leaves the list."""
+    """Return the event that ends the last segment when a new one begins; an empty segment is removed from the list."""
     return (SegmentEvent.SEALED, sealed) if sealed.last_entry >= 0 else (SegmentEvent.DROPPED, None)

@@ -1,16 +1,18 @@
-"""The log of a topic that keeps nothing: what is published goes to the consumers that can take it now, or is lost.
+"""Log of a [non-persistent topic]: messages are dispatched to the consumers that can receive them now, or are lost.
 
-    SEND ─▶ SEND_RECEIPT at once, no promise     ─▶ one block per run ─▶ each subscription: dispatch, or drop and count
+    SEND ─▶ SEND_RECEIPT without durability      ─▶ one block per run ─▶ each subscription: dispatch or drop
 
-There is no record of such a topic, no ledger and no cursor; it exists on its broker from the first use until nobody
-uses it. So publishing waits for nothing, and nothing of a connection is ever outstanding: a flood costs its own
-receipts, and a consumer whose socket or permits are full loses messages instead of holding anybody up.
+Such a topic has no record, no ledger and no cursor. It exists on its broker from its first use until it is idle. So
+every SEND is answered immediately, and no message is ever pending. A consumer without permits, or with a full
+socket buffer, loses messages instead of delaying other consumers.
 
-What passes through is cut into blocks all the same, because blocks are what subscriptions dispatch. Their ledger is the
-time of loading in ms, so that ids of one topic are distinct and grow, also from one incarnation to the next: message
-ids that repeat would confuse what clients track by them.
+Messages are nevertheless cut into blocks, because subscriptions dispatch blocks. Their ledger id is the time of the
+load, in ms since 1970. So message ids increase even across reloads of the topic; clients track messages by
+their ids, so ids must not repeat.
 
-Access modes are as everywhere, but the topic epoch lasts only as long as the topic is loaded.
+Access modes are those of persistent topics, but the topic epoch lasts only as long as the topic is loaded.
+
+[non-persistent topic]: https://pulsar.apache.org/docs/next/concepts-messaging/#non-persistent-topics
 """
 
 from __future__ import annotations
@@ -39,18 +41,18 @@ from quire.wire.entry_frames import ledger_field, receipt_run
 
 NO_DELAYS: Final = DelayedDeliveryPolicy(active=False)
 ENTRIES_PER_LEDGER: Final = 1 << 30
-"""Entry ids are kept in 32 bits by whoever dispatches; beyond this a new ledger number begins."""
+"""Maximum number of entries with the same ledger id, because dispatchers store entry ids in 32 bits."""
 
 
 class NullPublisher:
-    """What `Publisher` is to a log with ledgers. It answers at once, so it is never full and has nothing pending."""
+    """Counterpart of `Publisher` that answers every SEND immediately, so no message is ever pending."""
 
     is_full: Final = False
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.topic: Callable[[], Listener | None] = lambda: None
-        """A weak reference."""
+        """Weak reference to the topic."""
         self.next: Position = Position(clock.now_ms(), 0)
         self.next_index = 0
 
@@ -81,7 +83,7 @@ class NullPublisher:
             topic.confirmed([flight])
 
     def when_answered(self, done: Done) -> None:
-        """Everything is answered at once."""
+        """Call `done` immediately, because no message waits for a receipt."""
         done()
 
     when_drained = when_settled = when_answered
@@ -93,10 +95,10 @@ class NullPublisher:
 
 
 class NullLog:
-    """What `LedgerLog` is to topics that keep their messages: always empty, and always at its end."""
+    """Counterpart of `LedgerLog` for non-persistent topics: always empty."""
 
     dedup: Final = None
-    """What was sent before is not remembered, whatever the policies say."""
+    """Deduplication is not supported, even if the policies enable it."""
 
     topic_epoch: Final = NO_EPOCH
     is_terminated: Final = False
@@ -111,10 +113,13 @@ class NullLog:
         self._applied = applied
 
     def listen(self, listener: Listener, lost: Callable[[], None]) -> None:
-        """It cannot be lost: no other broker can have it."""
+        """Set the listener.
+
+        `lost` is never called, because a non-persistent topic has no record that another broker could change.
+        """
         self.publisher.topic = ref(listener)
 
-    # -- life: there is nothing to read, to write or to delete ---------------------------------------------
+    # -- life cycle: nothing to read, write or delete ------------------------------------------------------
 
     async def begin(self) -> None: ...
 
@@ -133,11 +138,11 @@ class NullLog:
     def why_full(self) -> str:
         return ""
 
-    # -- what subscriptions see: TopicPort -------------------------------------------------------------
+    # -- TopicPort, for subscriptions ------------------------------------------------------------------
 
     @property
     def policies(self) -> TopicPolicies:
-        """Without delays: what is not dispatched now is not there later."""
+        """Policies without delayed delivery: a message that is not dispatched now is lost."""
         return replace(self._applied.policies, delayed_delivery=NO_DELAYS)
 
     @property
@@ -149,7 +154,10 @@ class NullLog:
         return self.publisher.next_index
 
     def segments(self) -> Sequence[SegmentView]:
-        """One, which only says where the next entry will be, and how many messages passed through."""
+        """Return one segment that ends before the next entry.
+
+        Its message count is the number of messages dispatched so far.
+        """
         ledger_id, entry_id = self.publisher.next
         return (SegmentView(ledger_id, entry_id - 1, 0, self.publisher.next_index, 0),)
 

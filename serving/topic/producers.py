@@ -1,32 +1,40 @@
-"""Who may publish to a topic: names, access modes and the topic epoch. No I/O.
+"""Admission of producers to a topic: names, access modes and the topic epoch. Performs no I/O.
 
-| mode | comes in when | else |
+The access modes are those of [PIP-68](https://github.com/apache/pulsar/wiki/PIP-68%3A-Exclusive-Producer):
+
+| mode | admitted if | otherwise |
 |---|---|---|
-| Shared | nobody has, or waits for, exclusive access | busy |
-| Exclusive | nobody publishes or waits | fenced |
-| WaitForExclusive | nobody publishes | waits, and follows when the last one leaves |
-| ExclusiveWithFencing | always: everybody else is sent away first, and who waits is fenced | |
+| Shared | no producer has, or waits for, exclusive access | busy |
+| Exclusive | no producer publishes or waits | fenced |
+| WaitForExclusive | no producer publishes | waits until the last one has left |
+| ExclusiveWithFencing | always: active producers are closed first, and waiting ones are fenced | |
 
-| stage | is |
+| stage | meaning |
 |---|---|
-| outside | not let in, not here any more |
+| outside | not admitted, or no longer in the topic |
 | waiting | in the queue for exclusive access |
-| granted | alone here, while its epoch is being written down |
-| inside | may publish, and nobody else |
+| granted | the only producer, while its topic epoch is being written |
+| inside | may publish |
 
-A name is used by one producer at a time. A client that lost its connection comes back with a higher epoch of its own,
-possibly before the broker has noticed the loss: with a generated name it takes its old place, and its old connection is
-told so (what it still reads of that must not come after what the client sends anew); with a name that the user gave it
-is busy until the old connection is gone, because that may as well be another process.
+A name is used by one producer at a time. A client that lost its connection reconnects with a higher producer epoch,
+possibly before the broker has noticed the loss. If its name is generated, it replaces the old producer, and the broker
+calls `replaced` on the old producer's port. SENDs that still arrive on the old connection are dropped, because the
+client sends these messages again. If the user chose the name, the name is busy until the old connection is closed,
+because the new client may be another process.
 
-The *topic epoch* counts the holders of exclusive access over the life of the topic. It stands in the topic's record,
-and a new holder is answered only when its own is written there; so it outlives unloading and brokers. A producer that
-reconnects names the epoch it had. If it still is the topic's, nobody else had exclusive access in between and nothing
-is written; if a later one came, it is fenced. An epoch that this topic never gave counts as none.
+The *topic epoch* counts the holders of exclusive access over the life of the topic. The topic's record contains it,
+and a new holder is admitted only after its epoch was written there. So the epoch survives unloading and broker
+failures. A producer that reconnects for exclusive access sends the epoch that it had:
 
-Effects are what the methods answer: a producer that was granted access, for whom the shell now writes `topic_epoch`
-and says `written` or `refused`. Ports are told `close`, `fenced` and `replaced` at once, because no answer is awaited
-from them.
+| epoch sent | outcome |
+|---|---|
+| the topic's current one | admitted, with the same epoch: no other producer had exclusive access in between |
+| an earlier one | fenced |
+| a later one, which was never granted | ignored |
+
+Methods return the producer that was granted exclusive access, if any. The shell then writes its `topic_epoch`
+and calls `written` or `refused`. Methods call a port's `close`, `fenced` and `replaced` directly, because these do not
+block.
 """
 
 from __future__ import annotations
@@ -38,6 +46,7 @@ from typing import Final, Protocol
 from quire.runtime.errors import ConfigurationError, QuireError, TooMany
 from quire.runtime.limits import PRODUCERS_PER_TOPIC_MAX, PRODUCERS_WAITING_MAX
 from quire.runtime.transitions import Transitions
+from quire.serving.model.statistics import PublisherStats
 from quire.serving.policy.resolved import bounded
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -46,7 +55,7 @@ NO_EPOCH = -1
 
 
 class AccessMode(IntEnum):
-    """The numbers of the protocol's ProducerAccessMode."""
+    """Access mode of a producer, with the numbers of the protocol's ProducerAccessMode."""
 
     SHARED = 0
     EXCLUSIVE = 1
@@ -55,7 +64,7 @@ class AccessMode(IntEnum):
 
 
 class Stage(Enum):
-    """What a producer is to the topic, see the second table; `TRANSITIONS` has what follows."""
+    """Stage of a producer in its topic; the second table in the module's docstring explains them."""
 
     OUTSIDE = "outside"
     WAITING = "waiting"
@@ -64,11 +73,11 @@ class Stage(Enum):
 
 
 class Event(Enum):
-    LET_IN = "it shares the topic with the others"
-    QUEUED = "it has to wait for exclusive access"
-    GRANTED = "it has exclusive access, at once or in its turn"
+    LET_IN = "it has shared access"
+    QUEUED = "it must wait for exclusive access"
+    GRANTED = "it gets exclusive access"
     WRITTEN = "its topic epoch is durable"
-    GONE = "it left, was fenced or replaced, its epoch was refused, or the topic closes"
+    GONE = "it closed, was fenced or replaced, its epoch could not be written, or the topic closes"
 
 
 TRANSITIONS: Final = Transitions(
@@ -87,7 +96,7 @@ TRANSITIONS: Final = Transitions(
 
 
 class ProducerBusy(QuireError):
-    """The name is in use, or another producer has exclusive access."""
+    """Rejection of a producer whose name is in use, or because another producer has exclusive access."""
 
     server_error = pb.ProducerBusy
 
@@ -97,20 +106,20 @@ class TooManyProducers(TooMany):
 
 
 class ProducerFenced(QuireError):
-    """Exclusive access cannot be had, or was lost to another producer."""
+    """Rejection of a producer that cannot get exclusive access, or lost it to another producer."""
 
     server_error = pb.ProducerFenced
 
 
 class TopicTerminated(ConfigurationError):
-    """Nobody may publish to the topic any more."""
+    """Permanent rejection of a producer, because the topic was terminated."""
 
     server_error = pb.TopicTerminatedError
 
 
 @dataclass(eq=False, slots=True)
 class Admission:
-    """How one producer was let in. `epoch_before` is the topic epoch that the client names."""
+    """Admission state of one producer. `epoch_before` is the topic epoch that the client sent, if any."""
 
     mode: AccessMode = AccessMode.SHARED
     epoch: int = 0
@@ -124,34 +133,39 @@ class Admission:
 
 
 class ProducerPort(Protocol):
-    """The session's end of one producer: what its topic does to it."""
+    """Port to one producer's session, implemented by `session.producer_end.ProducerEnd`."""
 
     name: str
     admission: Admission
 
     def write(self, data: Buffer, /) -> None:
-        """Queue bytes for the connection; they leave with all others of the turn. Nothing once it is closed."""
+        """Queue bytes for the connection; they are sent at the end of the event loop iteration.
+
+        Does nothing once it is closed.
+        """
         ...
 
     def ready(self, last_sequence_id: int) -> None:
-        """It waited for exclusive access and has it now."""
+        """Notify the client of a producer that waited for exclusive access and now has it."""
         ...
 
     def fenced(self, error: QuireError) -> None:
-        """It waited for exclusive access, and another producer took that for good."""
+        """Reject a producer that waited for exclusive access, because another producer took the access with fencing."""
         ...
 
     def replaced(self) -> None:
-        """Its client came back over another connection: what still comes from this one is dropped, without a word."""
+        """Drop later SENDs of this connection without an answer: the client reconnected over another connection."""
         ...
 
     def close(self, service_url: str = "") -> None:
-        """Send CLOSE_PRODUCER: the client will begin again at `service_url`, or look the topic up."""
+        """Send CLOSE_PRODUCER: the client reconnects to `service_url`, or looks the topic up again if it is empty."""
         ...
+
+    def stats(self) -> PublisherStats: ...
 
 
 class Producers:
-    """The producers of one topic, whose record has `epoch`."""
+    """Producers of one topic; `epoch` is the topic epoch in the topic's record."""
 
     def __init__(self, epoch: int = NO_EPOCH) -> None:
         self.epoch = epoch
@@ -165,13 +179,15 @@ class Producers:
     def all(self) -> list[ProducerPort]:
         return [*self._here.values(), *self._waiting]
 
-    # -- coming in -------------------------------------------------------------------------------------
+    # -- admission -------------------------------------------------------------------------------------
 
     def admit(self, wish: ProducerPort, producers_max: int = 0) -> ProducerPort | None:
-        """Let a producer in, let it wait, or grant it access and answer it. See `wish.admission.stage`.
+        """Admit a producer, queue it, or grant it exclusive access and return it.
 
-        `producers_max` is the policy's, 0 for none. Raises `ProducerBusy`, `ProducerFenced`, `TooManyProducers`; then
-        nothing has changed.
+        `wish.admission.stage` shows the result.
+
+        `producers_max` is the limit of the policies, 0 for none. Raises `ProducerBusy`, `ProducerFenced` or
+        `TooManyProducers`, and then changes nothing.
         """
         former = self._former(wish)
         self._check(wish, former)
@@ -182,7 +198,7 @@ class Producers:
         if former is None and len(self._here) + len(self._waiting) >= most:
             raise TooManyProducers(
                 "producers_per_topic",
-                f"the topic has {most} producers, and takes no more: close some, or raise maxProducers",
+                f"the topic has {most} producers, which is the limit: close some, or raise maxProducers",
             )
         if former is not None and former.admission.stage is Stage.WAITING:
             self._waiting[self._waiting.index(former)] = wish
@@ -207,7 +223,12 @@ class Producers:
             self._waiting.append(wish)
 
     def _former(self, wish: ProducerPort) -> ProducerPort | None:
-        """The same producer over a connection that is lost. Raises `ProducerBusy` for another one of its name."""
+        """Return the same producer on its former connection, if any.
+
+        Raises `ProducerBusy` if another client uses the name.
+
+        Producers that have or wait for exclusive access may share a name.
+        """
         name, asked = wish.name, wish.admission
         present = self._here.get(name) or next((one for one in self._waiting if one.name == name), None)
         if present is None:
@@ -216,24 +237,26 @@ class Producers:
         if had.mode is asked.mode and not asked.named_by_user and asked.epoch > had.epoch:
             return present
         if asked.mode in (AccessMode.EXCLUSIVE_WITH_FENCING, AccessMode.WAIT_FOR_EXCLUSIVE):
-            return None  # two that relieve each other may well share a name
-        raise ProducerBusy(f"producer {name} is connected already")
+            return None  # an active and a standby producer may share a name
+        raise ProducerBusy(f"producer name {name} is already in use by a connected producer")
 
     def _check(self, wish: ProducerPort, former: ProducerPort | None) -> None:
         asked = wish.admission
         if asked.mode is AccessMode.SHARED:
             if self._exclusive is not None or (self._waiting and former is None):
-                raise ProducerBusy("another producer has, or waits for, exclusive access to the topic")
+                raise ProducerBusy("another producer has or waits for exclusive access to the topic")
             return
         if asked.mode is AccessMode.WAIT_FOR_EXCLUSIVE and len(self._waiting) >= PRODUCERS_WAITING_MAX:
-            raise ProducerBusy("too many producers wait for exclusive access to the topic already")
+            raise ProducerBusy("too many producers are waiting for exclusive access to the topic")
         if asked.epoch_before is not None and asked.epoch_before < self.epoch:
-            raise ProducerFenced("another producer has had exclusive access meanwhile")
+            raise ProducerFenced(
+                "another producer has had exclusive access since this producer lost its connection"
+            )
         if asked.mode is AccessMode.EXCLUSIVE:
             if len(self._here) > (former is not None):
-                raise ProducerFenced("the topic has other producers, so exclusive access cannot be had")
+                raise ProducerFenced("exclusive access is not possible: the topic has other producers")
             if self._waiting and former is None:
-                raise ProducerFenced("another producer waits for exclusive access to the topic")
+                raise ProducerFenced("another producer is waiting for exclusive access to the topic")
 
     def _grant(self, wish: ProducerPort) -> ProducerPort:
         is_back = wish.admission.epoch_before == self.epoch != NO_EPOCH
@@ -244,20 +267,29 @@ class Producers:
         return wish
 
     def written(self, granted: ProducerPort) -> bool:
-        """Its epoch is durable. False when it is not here any more, so that it must not be told it has access."""
+        """Record that a producer's epoch is durable.
+
+        Return False if the producer was not admitted, because it was closed meanwhile.
+        """
         self.epoch = max(self.epoch, granted.admission.topic_epoch)
         if granted.admission.stage is Stage.GRANTED:
             granted.admission.take(Event.WRITTEN)
         return granted.admission.stage is Stage.INSIDE
 
     def refused(self, granted: ProducerPort) -> ProducerPort | None:
-        """Its epoch could not be written. Answers whose turn it is now."""
+        """Remove a producer whose epoch could not be written.
+
+        Return the next waiting producer, now granted access, if any.
+        """
         return self.leave(granted)
 
-    # -- leaving ---------------------------------------------------------------------------------------
+    # -- removal ---------------------------------------------------------------------------------------
 
     def leave(self, producer: ProducerPort) -> ProducerPort | None:
-        """The producer is closed. Answers whose turn it is now, granted access. Nothing if it was not here."""
+        """Remove a closed producer.
+
+        If the topic is then free, grant access to the next waiting producer and return it.
+        """
         if producer.admission.stage is Stage.WAITING:
             self._waiting.remove(producer)
             producer.admission.take(Event.GONE)
@@ -287,7 +319,10 @@ class Producers:
             producer.fenced(ProducerFenced(f"producer {name} took exclusive access to the topic"))
 
     def close_all(self, service_url: str = "") -> None:
-        """Send CLOSE_PRODUCER to everybody: they will go to `service_url`, or look the topic up again."""
+        """Send CLOSE_PRODUCER to all producers.
+
+        Their clients reconnect to `service_url`, or look the topic up if it is empty.
+        """
         everybody = self.all()
         self._here.clear()
         self._waiting.clear()

@@ -1,18 +1,21 @@
-"""Publishing: what producers sent becomes blocks, and confirmed blocks become receipts.
+"""Publishing: builds blocks from runs of SENDs, and sends their receipts when the blocks are confirmed.
 
     run of SENDs ─▶ waiting ──cut──▶ in flight ──confirmed──▶ receipts, then the topic (cache, subscriptions)
                        ▲                 │
-                       └── take_back ────┘   the ledger ended early: the rest is cut anew for the next one
+                       └── take_back ────┘   after a failed write: the unconfirmed runs are cut again for the next
+                       ledger
 
-Everything that one turn of the event loop read for a topic waits until the turn is over; `Turn` then lets each
-topic cut its blocks. A block holds up to 256 KiB or 1,000 entries (a larger entry is a block of its own), and at most
-BLOCKS_IN_FLIGHT_PER_LEDGER_MAX are unconfirmed, so under load what waits makes the next block larger, and at rest an
-entry is a block at once. There is no timer here. On their way to object storage there may be more, if they are full.
+A *run* is a sequence of consecutive SENDs of one producer. The runs that were read for a topic in one iteration
+(*turn*) of the event loop wait until the turn ends; then `Turn` calls `cut` of each topic. A block contains up to 256
+KiB or 1,000 entries; a larger entry is a block of its own. At most BLOCKS_IN_FLIGHT_PER_LEDGER_MAX blocks are
+unconfirmed; full blocks to object storage may exceed that number. So the batch size adapts to the load: under load,
+waiting entries make the next block larger; without load, each entry immediately becomes a block. No timer is involved.
 
-The receipts of a block are built with it, one piece of bytes per producer, and leave when it is confirmed, in order.
-That is before the disk has the block: its thread would have to wait for the interpreter meanwhile.
+The receipts of a block are built when it is cut, as one byte string per producer, and sent in order when it is
+confirmed. They are built before the block is written to the disk: if they were built later, the disk's thread would
+wait for the interpreter lock.
 
-What a run and a block in flight remember is in `runs`, the end of a turn in `turn`.
+`runs` contains the classes of a run and of a block in flight, `turn` the end of a turn.
 """
 
 from __future__ import annotations
@@ -41,35 +44,36 @@ from quire.wire import block as blocks
 from quire.wire.entry_frames import ledger_field, receipt, receipts
 
 _NONE: Final[list[PublishRun]] = []
-"""The parts of a block that has its receipts."""
+"""Value of `parts` of a block whose receipts were written."""
 
 _CUT: Final[list[bytes]] = []
-"""The entries of a run that has become a block, which has them: the run must not keep them alive."""
+"""Value of `entries` of a run that was cut into a block: the run no longer keeps the entries in memory."""
 
 
 class Listener(Protocol):
-    """A topic, as who publishes for it sees it. It is known weakly, for it has the publisher."""
+    """Port from a publisher to its topic.
+
+    The publisher holds it by a weak reference, because the topic owns the publisher.
+    """
 
     received: Received
-    """What it took in: counted by who publishes."""
+    """Counters of published messages; `Reports` and `NullPublisher` increase them."""
 
     @property
     def readers(self) -> Sized:
-        """Its subscriptions, as they are at any moment."""
+        """Return a collection whose length is the current number of subscriptions; always the same object."""
         ...
 
     def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
-        """Blocks are durable, all that were confirmed in this turn and in order; they are counted, and their receipts
-        written.
-        """
+        """Handle durable blocks, in order. They were counted, and their receipts were sent, before this call."""
         ...
 
 
 class Reports:
-    """Where it is said that blocks are durable: they are counted, and the topic hears of them where it has to.
+    """Reporter of durable blocks to one topic. It updates counters, and calls the topic only if the topic must act.
 
-    Of a topic that nobody reads, no more is touched than its counters: with thousands of topics it is what a block
-    touches in memory that costs.
+    For a topic without subscriptions, it usually updates only counters. With thousands of topics, accesses to memory
+    are the main cost of a block.
     """
 
     __slots__ = ("_is_heard", "_readers", "_received", "_topic", "_turn", "segment_bytes_max")
@@ -78,13 +82,16 @@ class Reports:
         self._turn = turn
         self.segment_bytes_max = segment_bytes_max
         self._is_heard = is_heard
-        """The topic hears of every block, and not only of what is read, is slow, or fills a segment."""
+        """True if every block is reported to the topic.
+
+        Otherwise, blocks are reported if the topic has subscriptions, if they are slow, or if the segment is full.
+        """
 
     def listen(self, topic: Listener) -> None:
         self._topic, self._received, self._readers = ref(topic), topic.received, topic.readers
 
     def confirmed(self, flights: Sequence[InFlightBlock], active: Active) -> None:
-        """These of the `active` segment are durable, in order."""
+        """Count durable blocks of the `active` segment, in order, and report them to the topic if it must act."""
         turn, received = self._turn, self._received
         first, last = flights[0], flights[-1]
         assert active.ledger_id == first.ledger_id
@@ -109,7 +116,7 @@ class Reports:
 
 
 class _Ledger:
-    """What a publisher writes to."""
+    """Ledger to which a publisher writes."""
 
     __slots__ = ("active", "ids", "ledger_id", "write")
 
@@ -117,12 +124,12 @@ class _Ledger:
         self.ledger_id = writer.ledger_id
         self.write: Callable[[InFlightBlock], None] = writer.write
         self.ids = ledger_field(writer.ledger_id)
-        """How its message ids begin in receipts."""
+        """Encoded ledger id with which the message ids in receipts begin."""
         self.active = active
 
 
 class Publisher:
-    """One topic's way from runs to receipts. Without a writer it only gathers."""
+    """Publishing queue of one topic, from runs to receipts. Without a ledger writer, it only queues runs."""
 
     __slots__ = (
         "_armed",
@@ -147,14 +154,17 @@ class Publisher:
         self.share = share
         self.reports = reports
         self._ledger: _Ledger | None = None
-        """What is written to; the last one while there is none."""
+        """Ledger to which blocks are written; after `detach`, the ledger to which they were written last."""
         self._waiting: list[PublishRun] = []
         self._flights: list[InFlightBlock] = []
-        """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
+        """Blocks in flight.
+
+        This and `_waiting` are lists and not deques, because an empty deque takes 760 bytes per topic.
+        """
         self._flights_max = 0
-        """How many may be on their way, full ones included; none without a writer."""
+        """Maximum number of blocks in flight, including the extra allowance for full blocks; 0 without a writer."""
         self._armed = False
-        """It cuts at the end of this turn."""
+        """True while `cut` is scheduled for the end of this turn."""
         self._next_entry = 0
         self._confirmed_entry = -1
         self._clock_ms = 0
@@ -165,22 +175,26 @@ class Publisher:
 
     @property
     def is_full(self) -> bool:
-        """So much is unanswered, of the topic or its tenant, that no more should be published until `when_drained`."""
+        """True while the unanswered bytes of the topic or of its tenant exceed their share of the byte budget.
+
+        `when_drained` calls the caller back.
+        """
         share = self.share
         return self.held_bytes >= share.topic_bytes_max or (
-            share.held_bytes >= share.bytes_max and share.is_full
+            share.held_bytes >= share.limit_bytes and share.is_full
         )
 
     def when_drained(self, done: Done) -> None:
-        """Call `done` once when half of what makes it full is answered, or all was dropped."""
+        """Call `done` once, when the unanswered bytes have fallen to half of the share that they exceed."""
         if self.held_bytes >= self.share.topic_bytes_max:
             self._drained.append(done)
         else:
-            self.share.when_drained(done)
+            self.share.when_free(done)
 
     def attach(self, writer: LedgerWriter, active: Active, clock_ms: int) -> None:
-        """Write to a new, empty ledger, which is the `active` segment; no block has an earlier clock."""
-        assert not self._flights
+        """Write to a new, empty ledger, the `active` segment. The clock in its blocks is at least `clock_ms`."""
+        assert not self._flights and not self._flights_max, "detach from the former ledger first"
+        assert active.ledger_id == writer.ledger_id and active.last_entry < 0
         self._ledger = _Ledger(writer, active)
         self._flights_max = BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
         self._next_entry = 0
@@ -191,11 +205,14 @@ class Publisher:
             self._arm()
 
     def detach(self) -> None:
-        """Cut no more blocks until `attach`."""
+        """Stop cutting blocks until `attach`."""
         self._flights_max = 0
 
-    def publish(self, producer: ProducerPort, run: PublishRun) -> None:
-        """Queue a run behind everything published before. It is the publisher's from here on."""
+    def publish(self, producer: ProducerPort, run: PublishRun) -> int:
+        """Queue a run after everything published before, and return its bytes.
+
+        The publisher owns the run from now on.
+        """
         entries = run.entries
         count = len(entries)
         entry_bytes = len(entries[0]) if count == 1 else sum(map(len, entries))
@@ -208,16 +225,17 @@ class Publisher:
         if turn.time_s < 0:
             turn.now_s()
         if waiting and (last := waiting[-1]).producer is producer and last.after is None:
-            last.extend(run, entry_bytes)
+            last.extend(run, entry_bytes, turn.time_s)
         else:
-            run.producer, run.entry_bytes, run.came_s, run.after = producer, entry_bytes, turn.time_s, None
+            run.begin(producer, entry_bytes, turn.time_s)
             waiting.append(run)
         if not self._armed and len(self._flights) < self._flights_max:
-            self._armed = True  # as `_arm`, without a call for each run
+            self._armed = True  # `_arm`, inlined to save a call per run
             turn.due.append(self)
+        return entry_bytes
 
     def when_answered(self, done: Done) -> None:
-        """Call `done` when everything published so far has its receipt; now, if there is nothing."""
+        """Call `done` when everything published so far has its receipt; immediately if nothing is pending."""
         if self._waiting:
             part = self._waiting[-1]
         elif self._flights:
@@ -230,7 +248,7 @@ class Publisher:
         part.after.append(done)
 
     def flushed(self) -> asyncio.Future[bool]:
-        """True when everything published so far is confirmed, False when it was dropped instead."""
+        """Return a future: True once everything published so far is confirmed, False if it is dropped."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._flushes[future] = None
         future.add_done_callback(self._flushes.pop)
@@ -238,7 +256,7 @@ class Publisher:
         return future
 
     def when_settled(self, done: Done) -> None:
-        """Call `done` as `when_answered`, but also when what was published is dropped."""
+        """Call `done` when everything published so far has its receipt or was dropped."""
         self.flushed().add_done_callback(lambda _: done())
 
     def _arm(self) -> None:
@@ -250,7 +268,7 @@ class Publisher:
     # -- cutting --
 
     def cut(self, now_ms: int) -> None:
-        """Cut what waits, as far as blocks may be in flight."""
+        """Cut waiting runs into blocks and write them, up to the maximum number of blocks in flight."""
         self._armed = False
         ledger, flights = self._ledger, self._flights
         if ledger is None or not self._flights_max:
@@ -265,7 +283,7 @@ class Publisher:
             ledger.write(flight)
 
     def _is_full_block_next(self) -> bool:
-        """Whether a block more than usual may be cut: a full one, to where blocks are long on their way."""
+        """Return whether the next block would be full, and the ledger's writer allows one more full block in flight."""
         return len(self._flights) < self._flights_max and (
             sum(part.entry_bytes for part in self._waiting) >= BLOCK_BYTES_MAX
             or sum(len(part.heads) for part in self._waiting) >= BLOCK_ENTRIES_MAX
@@ -304,7 +322,10 @@ class Publisher:
         )
 
     def _gather(self) -> tuple[list[PublishRun], list[bytes], list[int] | None, int]:
-        """Take one block's worth from the front: (parts, entries, counts, bytes of the entries)."""
+        """Remove the runs of the next block from the queue.
+
+        Return (parts, entries, message counts, bytes of the entries).
+        """
         part = self._next_part(BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
         parts: list[PublishRun] = []
         entries: list[bytes] = []
@@ -319,7 +340,10 @@ class Publisher:
         return parts, entries, _join_counts(parts), byte_count
 
     def _next_part(self, bytes_left: int, entries_left: int) -> PublishRun | None:
-        """The part at the front, or as much of it as fits; always something when there is the whole room."""
+        """Remove the first run from the queue, or the part of it that fits into the block, and return it.
+
+        Return None if no entry fits. An empty block takes at least one entry, even if it exceeds `BLOCK_BYTES_MAX`.
+        """
         waiting = self._waiting
         if not waiting or entries_left <= 0:
             return None
@@ -336,7 +360,7 @@ class Publisher:
     # -- answering --
 
     def confirmed(self, last_entry: int) -> None:
-        """Every block up to the one that ends with `last_entry` is durable."""
+        """Send the receipts of every block up to the one that ends with `last_entry`, because they are durable."""
         flights = self._flights
         weight = answered = 0
         if last_entry > self._confirmed_entry:
@@ -350,7 +374,7 @@ class Publisher:
                 for part in flight.parts:
                     part.producer.write(part.receipts)
                     if part.after:
-                        flight.tell(part.after)
+                        flight.call_back(part.after)
                 flight.parts = _NONE
         finally:
             if answered:
@@ -363,44 +387,49 @@ class Publisher:
         if self._waiting and not self._armed:
             self._arm()
         if self._drained and 2 * self.held_bytes <= self.share.topic_bytes_max:
-            self._tell_drained()
+            self._call_drained()
 
-    def _tell_drained(self) -> None:
+    def _call_drained(self) -> None:
         drained, self._drained = self._drained, []
         for done in drained:
             done()
 
     def take_back(self, last_entry: int) -> None:
-        """The ledger ended behind `last_entry`: answer what was kept and let the rest wait again, in order."""
+        """Send the receipts of the blocks up to `last_entry`, the ledger's last entry, and queue the other runs again.
+
+        The runs keep their order.
+        """
         self.detach()
         self.confirmed(last_entry)
         while self._flights:
             flight = self._flights.pop()
             self.next_index = flight.first_index
             self._waiting[:0] = flight.undo()
+        assert self._waiting or self.held_bytes == 0
 
     def drop(self) -> None:
-        """Forget what is not confirmed: the topic is another broker's now, the clients will send again."""
+        """Drop all unconfirmed runs without receipts; the clients send the messages again."""
         self.detach()
         self._waiting.clear()
         self._flights.clear()
         held, self.held_bytes = self.held_bytes, 0
+        assert held >= 0
         self.share.give_back(held)
-        self._tell_drained()
+        self._call_drained()
         for flush in self._flushes:
             if not flush.done():
                 flush.set_result(False)
 
 
 def _build_receipts(parts: Sequence[PublishRun], ledger: bytes, entry: int) -> None:
-    """Those of each part of a block that begins with `entry`."""
+    """Build the receipts of each part of a block whose first entry is `entry`."""
     for part in parts:
         part.receipts = receipts(ledger, entry, part.heads)
         entry += len(part.heads)
 
 
 def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int, int]:
-    """How many of the first entries fit, and their bytes."""
+    """Count the leading entries that fit within both limits; return (number of entries, their bytes)."""
     fitting = byte_count = 0
     for size in map(len, islice(entries, count_max)):
         if byte_count + size > bytes_max:

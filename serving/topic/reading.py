@@ -1,12 +1,16 @@
-"""Reading a topic's blocks, wherever they lie: the ledger on the bookies, or the archive.
+"""Reading a topic's blocks from the bookies or from the archive.
 
-Both are `SegmentReader`s and answer the same question, so only the choice is made here. While the bookies have a
-segment they are asked; when they cannot answer and the archive has it, the archive is. An object that is damaged or
-missing is told of, and then the bookies are asked whatever the record says, for their copy may still be there. A
-segment that moves while it is being read is no error: the next read asks again where it is. Readers are kept for the
-few segments that are being read, since opening one costs metadata.
+Bookies and archive each have a `SegmentReader`; this module tries them in this order:
 
-`NotFound` says that a position was trimmed; it is never the answer to a disk's or a bookie's failure.
+1. The bookies, while the segment's record says that they have a copy.
+2. The archive, if it has the segment and the bookies cannot answer.
+3. The bookies again, if the archived object is damaged or missing, even if the record says that their copy was
+released. The damage is reported.
+
+A segment may move while it is being read; then its record is looked up again. Readers of the last `READERS_MAX` opened
+segments are kept, because opening a reader reads metadata.
+
+`NotFound` means that a position was trimmed; a failure of a disk or a bookie never raises it.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ T = TypeVar("T")
 
 
 class CombinedReader:
-    """One segment as the topic's reader has it. A `SegmentReader`."""
+    """`SegmentReader` of one segment, which reads through the topic's `TopicReader`."""
 
     def __init__(self, reader: TopicReader, ledger_id: int) -> None:
         self._reader = reader
@@ -40,29 +44,29 @@ class CombinedReader:
         try:
             return await self._reader.read(position, bytes_max)
         except CorruptionError:
-            return await self._reader.read(position, 1)  # the damage may lie after the first block
+            return await self._reader.read(position, 1)  # The first block may be intact.
 
     async def find_time(self, time_ms: int) -> int:
         return await self._reader.find_time(self._ledger_id, time_ms)
 
 
 class TopicReader:
-    """The readers of one topic's segments."""
+    """Reader of one topic's segments."""
 
     def __init__(self, segments: Segments, ledgers: Ledgers, archive: Archive | None) -> None:
         self._segments = segments
         self._ledgers = ledgers
         self._archive = archive
         self._readers: dict[tuple[int, bool] | str, SegmentReader] = {}
-        """By ledger and whether it is written to, or by the name of an object."""
+        """Open readers, by (ledger id, whether it is the active segment) or by the name of an archived object."""
 
     async def read(self, position: Position, bytes_max: int) -> list[Buffer]:
-        """Whole confirmed blocks of one segment; see `TopicPort.read`."""
+        """Read whole confirmed blocks of one segment; see `TopicPort.read`."""
         found = await self._ask(position.ledger_id, lambda reader: reader.read(position.entry_id, bytes_max))
         return self._only_confirmed(position.ledger_id, found)
 
     async def find_time(self, ledger_id: int, time_ms: int) -> int:
-        """The entry of the segment where reading must begin to miss no block of `time_ms` or later."""
+        """Return the entry of a segment from which a read includes all blocks with a clock of `time_ms` or later."""
         return await self._ask(ledger_id, lambda reader: reader.find_time(time_ms))
 
     def _only_confirmed(self, ledger_id: int, found: Sequence[Buffer]) -> list[Buffer]:
@@ -80,7 +84,7 @@ class TopicReader:
             try:
                 return await question(await self._ledger_reader(ledger_id))
             except (NotFound, Unavailable, CorruptionError) as error:
-                # It may have moved since `segment` was looked up; and the archive may have what a disk has lost.
+                # The segment may have moved since the look-up, and the archive may have blocks that a disk lost.
                 segment = self._segments.find(ledger_id) or segment
                 if segment.archive is None or self._archive is None:
                     raise
@@ -90,9 +94,9 @@ class TopicReader:
         except (NotFound, CorruptionError) as error:
             now = self._segments.find(ledger_id)
             if now is None:
-                raise  # it was trimmed meanwhile
+                raise  # the segment was trimmed meanwhile
             if now.archive != segment.archive:
-                return await self._ask(ledger_id, question)  # it was uploaded again
+                return await self._ask(ledger_id, question)  # the segment was uploaded again
             damage = self._note_damage(segment, error)
         else:
             if isinstance(refusal, LostForGood):
@@ -104,7 +108,7 @@ class TopicReader:
             except (NotFound, Unavailable, CorruptionError) as error:
                 refusal = error
         kind = Unavailable if isinstance(refusal, Unavailable) else CorruptionError
-        raise kind(f"{damage}; and of the bookies' copy: {refusal}")
+        raise kind(f"{damage}; the copy on the bookies cannot be read either: {refusal}")
 
     def _note_damage(self, segment: SegmentRecord, error: QuireError) -> str:
         assert segment.archive is not None and self._archive is not None
@@ -114,7 +118,7 @@ class TopicReader:
     async def _active_reader(self, ledger_id: int) -> SegmentReader:
         active = self._segments.active
         if active is None or active.ledger_id != ledger_id:
-            raise NotFound(f"ledger {ledger_id} is not a segment of {self._segments.record.name} any more")
+            raise NotFound(f"ledger {ledger_id} is no longer a segment of topic {self._segments.record.name}")
         return await self._keep((ledger_id, True), lambda: active.last_entry)
 
     async def _ledger_reader(self, ledger_id: int) -> SegmentReader:
@@ -129,7 +133,9 @@ class TopicReader:
 
     def _archive_reader(self, segment: SegmentRecord) -> SegmentReader:
         if segment.archive is None or self._archive is None:
-            raise Unavailable(f"segment {segment.ledger_id} is archived, and no archive is configured")
+            raise Unavailable(
+                f"segment {segment.ledger_id} is only in the archive, and no archive is configured"
+            )
         key = segment.archive.name
         reader = self._readers.get(key)
         if reader is None:

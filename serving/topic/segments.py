@@ -1,9 +1,9 @@
-"""A topic's segments: its list as it stands in the metadata store, and what was confirmed since. No I/O.
+"""A topic's segments: the list in the metadata store, and the active segment's totals. Performs no I/O.
 
 All but the last segment are sealed: their totals are final. The last one is *active* while this broker writes to its
-ledger; its totals are counted here and written down when it is sealed (`meta_store`, which makes all changes).
+ledger. Its totals are counted here, and recorded when it is sealed; `meta_store` makes all changes of the list.
 
-Positions are resolved by comparing, never by counting on a ledger to be listed: an empty segment is dropped from the
+Positions are resolved by comparison, because their ledger may not be in the list: an empty segment is removed from the
 list when the next one begins, and a cursor may still point into it.
 """
 
@@ -25,7 +25,7 @@ NO_LEDGER: Final = -1
 
 @dataclass(slots=True)
 class Active:
-    """The segment that is being written, as far as it is confirmed. Times are the broker's clock in ms."""
+    """Totals of the confirmed part of the active segment. Times are by the broker's clock, in ms since 1970."""
 
     ledger_id: int
     first_index: int
@@ -37,13 +37,13 @@ class Active:
     last_clock_ms: int = 0
 
     def record(self) -> SegmentRecord:
-        """As it stands in the list while it is active."""
+        """Return the segment's record for the list while it is active."""
         return SegmentRecord(
             ledger_id=self.ledger_id, first_index=self.first_index, created_ms=self.created_ms
         )
 
     def sealed(self, now_ms: int) -> SegmentRecord:
-        """As it stands in the list for good."""
+        """Return the segment's final record for the list."""
         return replace(
             self.record(),
             sealed_ms=now_ms,
@@ -67,14 +67,17 @@ class Active:
 
 
 class Segments:
-    """The list of one loaded topic."""
+    """List of segments of one loaded topic."""
 
     def __init__(self, snapshot: topics.Topic) -> None:
         self.active: Active | None = None
         self.change(snapshot)
 
     def change(self, snapshot: topics.Topic) -> None:
-        """The list is `snapshot` from now on, and `active`, if it is there, the segment of it that is written to."""
+        """Replace the list by `snapshot`.
+
+        `active`, unless None, is the segment of the new list that is being written.
+        """
         self.snapshot = snapshot
         self._sealed = [segment for segment in snapshot.segments if segment.is_sealed]
         self._views = [
@@ -99,26 +102,27 @@ class Segments:
 
     @property
     def sealed(self) -> Sequence[SegmentRecord]:
-        """Oldest first."""
+        """Sealed segments, oldest first."""
         return self._sealed
 
     @property
     def listed(self) -> Sequence[SegmentRecord]:
-        """All segments as they stand in the list, oldest first."""
+        """All segments as the metadata store lists them, oldest first."""
         return self.snapshot.segments
 
     @property
     def unsealed(self) -> SegmentRecord | None:
-        """The segment that a former owner left open; it must be recovered before a new one begins."""
+        """Segment that a former owner left unsealed; it must be recovered before a new segment begins."""
         segments = self.snapshot.record.segments
         if self.active is None and segments and not segments[-1].is_sealed:
             return segments[-1]
         return None
 
     def totals(self) -> list[SegmentRecord]:
-        """All segments with what is confirmed of each, oldest first; the last one is not sealed while it is active.
+        """Return all segments with their confirmed totals, oldest first; an active segment is last, and not sealed.
 
-        Of one moment: whoever waits for anything between two looks may miss the segment that rolls meanwhile.
+        The list is consistent. A caller that reads `sealed` and `active` separately, with an await in between, may miss
+        a segment that is rolled meanwhile.
         """
         return [*self._sealed, *([] if self.active is None else [self.active.sealed(0)])]
 
@@ -126,16 +130,16 @@ class Segments:
         return [*self._views, self.active.view()] if self.active is not None else list(self._views)
 
     def find(self, ledger_id: int) -> SegmentRecord | None:
-        """The sealed segment of `ledger_id`, None when it is not (or no longer) one."""
+        """Return the sealed segment of `ledger_id`; None if there is none."""
         at = bisect_left(self._ids, ledger_id)
         return self._sealed[at] if at < len(self._sealed) and self._ids[at] == ledger_id else None
 
     def first_position(self) -> Position:
-        """The oldest entry that is here, or the next to be written."""
+        """Return the position of the oldest entry; if the topic is empty, of the next entry to be written."""
         return Position(self._ids[0], 0) if self._ids else Position(NO_LEDGER, -1)
 
     def last_position(self) -> Position:
-        """The last confirmed entry; (ledger, -1) when there is none."""
+        """Return the position of the last confirmed entry; (ledger id, -1) if there is none."""
         active = self.active
         if active is not None and (active.last_entry >= 0 or not self._sealed):
             return Position(active.ledger_id, active.last_entry)
@@ -144,7 +148,7 @@ class Segments:
         return Position(self._sealed[-1].ledger_id, self._sealed[-1].last_entry)
 
     def next_position(self, position: Position) -> Position:
-        """The one behind `position`, in the next segment if that one ends there."""
+        """Return the position after `position`, which is in the next segment if this segment ends there."""
         ledger_id, entry_id = position
         active = self.active
         if active is not None and ledger_id >= active.ledger_id:
@@ -156,7 +160,7 @@ class Segments:
         return Position(self._ids[at], 0) if at < len(self._ids) else Position(ledger_id, entry_id + 1)
 
     def next_index(self) -> int:
-        """Topic-wide index of the message behind the last confirmed one."""
+        """Return the topic-wide index of the message after the last confirmed one."""
         if self.active is not None:
             return self.active.first_index + self.active.messages
         if self._sealed:
@@ -170,7 +174,7 @@ class Segments:
 
     @property
     def can_drop_active(self) -> bool:
-        """The active segment is empty, and what stays in the list tells all that a next one must know."""
+        """True if the active segment is empty, and the list without it still determines the next message's index."""
         active, inline = self.active, self.snapshot.record.segments
         if active is None or active.last_entry >= 0:
             return False
@@ -178,6 +182,6 @@ class Segments:
 
     @property
     def greatest_id(self) -> int:
-        """No ledger of the topic has had a greater id; -1 before the first one."""
+        """Greatest ledger id that the topic ever had; -1 before the first one."""
         record = self.snapshot.record
         return max(record.last_dropped, record.segments[-1].ledger_id if record.segments else -1)

@@ -1,16 +1,17 @@
-"""What all parts of a broker share: stores, clock, cache, budget. One object, so that a topic takes one."""
+"""Services that all topics of a broker share: stores, clock, cache, budgets."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import MetadataStore
-from quire.runtime.budget import ByteBudget
+from quire.runtime.budget import ByteBudget, OwnerBudget
 from quire.runtime.clock import Clock
-from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
+from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT, KEPT_BYTES_MAX
 from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
@@ -26,12 +27,18 @@ from quire.serving.topic.turn import Turn
 from quire.tiering.archive import Archive
 
 HELPERS: Final = 2
-"""Threads for what clients can make long. More would only take the interpreter from the event loop more often."""
+"""Number of threads for work whose duration clients determine. More would compete with the event loop for the GIL."""
+
+TIME_SEARCHES_MAX: Final = 4
+"""Maximum number of concurrent searches by publish time, each of which holds a chunk in memory; further ones wait."""
 
 
 @dataclass(slots=True)
 class Services:
-    """`archive` is None where none is configured; `to_brokers`, where other brokers are called without TLS."""
+    """Shared services of one broker.
+
+    `archive` is None without tiered storage, `to_brokers` without TLS between brokers.
+    """
 
     settings: BrokerSettings
     store: MetadataStore
@@ -43,24 +50,27 @@ class Services:
     budget: ByteBudget = field(init=False)
     shares: TenantShares = field(init=False)
     held: ByteBudget = field(init=False)
-    """For what waits in sessions until its topic takes it."""
+    """Budget for messages that wait in sessions until their topics accept them."""
+    kept: OwnerBudget = field(default_factory=lambda: OwnerBudget(KEPT_BYTES_MAX))
+    """Budget for properties and topic lists that sessions keep."""
     tail_cache: TailCache = field(init=False)
     limiters: BrokerLimiters = field(init=False)
     tasks: Tasks = field(default_factory=lambda: Tasks("broker"))
     slices: Slices = field(default_factory=Slices)
-    """The turns of the event loop for long work."""
+    """Time slices of the event loop for long-running work."""
+    time_searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TIME_SEARCHES_MAX))
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
-    """They do all that decodes what clients sent, or may take long."""
+    """Threads that decode clients' payloads and perform other long-running work."""
     tracing: Tracing | None = None
-    """None: nobody asks for traces."""
+    """Tracing of messages; None if it is disabled."""
     security: Security | None = None
-    """None: everybody may do everything."""
+    """Security of the cluster; None if it is disabled: then every client may perform every action."""
     limits_met: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))
-    """How often something was refused because there is too much of it, by limits (`errors.TooMany`)."""
+    """Number of requests rejected because a limit was reached (`errors.TooMany`), by limit."""
 
     @property
     def limits(self) -> Limits:
-        """What keeps tenants apart."""
+        """Limits that isolate tenants from each other; the defaults if security is disabled."""
         return Limits() if self.security is None else self.security.configuration.limits
 
     def __post_init__(self) -> None:

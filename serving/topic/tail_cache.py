@@ -1,10 +1,10 @@
-"""The tail cache: confirmed blocks kept for readers that follow closely, bounded in bytes over all topics.
+"""Tail cache: confirmed blocks for readers close to the end of a topic, bounded in bytes over all topics.
 
-A tail reader never touches a bookie: the block it wants was confirmed a moment ago and is still here. Blocks enter
-in the order of confirmation and leave in the same order whatever their topic, so eviction is one queue of the
-topics whose turn it is; no clock, no use counts. The turns of a topic that was cleared leave when they are the greater
-part of the queue: else it would keep one for every block of every topic that ever was. Within a topic the blocks are
-consecutive up to the last one, so a position is found by bisection.
+A tail reader usually needs no bookie, because its next block was confirmed recently and is still cached. Eviction is
+FIFO over all topics, in the order of confirmation, so it needs neither a clock nor use counts. One queue has a slot for
+each cached block, with a reference to the block's topic. Slots of cleared topics are removed when they exceed half of
+the queue; otherwise, the queue would keep a slot for every block of every cleared topic. The positions of a topic's
+blocks are ascending, so a position is found by bisection.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from quire.serving.model.ports import Position
 from quire.wire.block import Buffer
 
 ANSWER_BYTES_MAX: Final = 1 * MIB
-"""One look-up answers at most this much (and at least one block)."""
+"""Maximum number of bytes that one look-up returns; it always returns at least one block."""
 
 _COMPACT_AT: Final = 64
 
 
 class TailCache:
-    """The bytes of all topics' tails."""
+    """Tail cache of all topics of a broker."""
 
     def __init__(self, bytes_max: int = TAIL_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._order: deque[Tail] = deque()
-        self._turns_of_nobody = 0
+        self._cleared_slots = 0
 
     def tail(self) -> Tail:
-        """A new topic's part of the cache."""
+        """Create the part of the cache for a new topic."""
         return Tail(self)
 
     def _entered(self, tail: Tail, byte_count: int) -> None:
@@ -43,19 +43,19 @@ class TailCache:
         while self.bytes_used > self.bytes_max:
             tail = self._order.popleft()
             if tail.is_empty:
-                self._turns_of_nobody -= 1
+                self._cleared_slots -= 1
             tail._evict()
 
-    def _cleared(self, turns: int) -> None:
-        """So many turns of the queue are nobody's any more."""
-        self._turns_of_nobody += turns
-        if self._turns_of_nobody > max(_COMPACT_AT, len(self._order) // 2):
+    def _cleared(self, slots: int) -> None:
+        """Count queue slots of cleared topics, and remove such slots when they exceed half of the queue."""
+        self._cleared_slots += slots
+        if self._cleared_slots > max(_COMPACT_AT, len(self._order) // 2):
             self._order = deque(tail for tail in self._order if not tail.is_empty)
-            self._turns_of_nobody = 0
+            self._cleared_slots = 0
 
 
 class Tail:
-    """One topic's newest confirmed blocks."""
+    """Newest confirmed blocks of one topic."""
 
     __slots__ = ("_blocks", "_cache", "_head", "_keys", "_lasts", "hits", "misses")
 
@@ -73,14 +73,17 @@ class Tail:
         return self._head == len(self._blocks)
 
     def put(self, position: Position, last_entry: int, block: Buffer) -> None:
-        """Add the block that begins at `position`, behind all others of the topic."""
+        """Add the block that begins at `position`, after all earlier blocks of the topic."""
         self._keys.append(position)
         self._lasts.append(last_entry)
         self._blocks.append(block)
         self._cache._entered(self, len(block))
 
     def find(self, position: Position) -> Sequence[Buffer]:
-        """Consecutive blocks from the one that contains `position` on; empty when that is not here."""
+        """Return consecutive blocks from the one that contains `position` on.
+
+        Return an empty sequence if that block is not cached.
+        """
         at = bisect_right(self._keys, position, self._head) - 1
         if at < self._head or not self._contains(at, position):
             self.misses += 1
@@ -92,7 +95,7 @@ class Tail:
         return self._keys[at].ledger_id == position.ledger_id and position.entry_id <= self._lasts[at]
 
     def _run(self, at: int) -> Sequence[Buffer]:
-        """Blocks of one ledger from `at` on, each beginning where the one before ended."""
+        """Collect consecutive blocks of one ledger from index `at` on, up to `ANSWER_BYTES_MAX`."""
         keys, lasts, found = self._keys, self._lasts, [self._blocks[at]]
         room = ANSWER_BYTES_MAX - len(found[0])
         for i in range(at + 1, len(keys)):
@@ -117,11 +120,11 @@ class Tail:
         self._head = 0
 
     def clear(self) -> None:
-        """Drop everything; the eviction queue finds nothing of this topic any more."""
-        turns = len(self._blocks) - self._head
+        """Drop all blocks. The topic's slots in the eviction queue then evict nothing."""
+        slots = len(self._blocks) - self._head
         self._cache.bytes_used -= sum(map(len, self._blocks[self._head :]))
         self._keys.clear()
         self._lasts.clear()
         self._blocks.clear()
         self._head = 0
-        self._cache._cleared(turns)
+        self._cache._cleared(slots)

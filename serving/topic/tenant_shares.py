@@ -1,10 +1,10 @@
-"""What each tenant has of a broker's byte budget: bytes that its producers sent and that are not answered yet.
+"""Tenant shares of a broker's byte budget, which bounds the published bytes that are not answered yet.
 
-While topics of others are loaded here, too, a tenant may have one part in `TENANT_SHARE_OF_BYTES_IN_FLIGHT`; then its
-producers wait, as those of a topic do that has its own part (`publish`). So no tenant alone stops all the others, with
-however many topics. A tenant that is alone has the whole budget.
+While topics of several tenants are loaded, each tenant may hold 1/`TENANT_SHARE_OF_BYTES_IN_FLIGHT` of the budget.
+Producers of a tenant that has used up its share wait, as do producers of a topic that has used up the topic's share
+(`publish`). So a tenant with many topics cannot block the others. A single tenant may use the whole budget.
 
-A share lasts as long as topics of its tenant are loaded, for their publishers are what keeps it.
+A share exists as long as topics of its tenant are loaded: their publishers hold the only references to it.
 """
 
 from __future__ import annotations
@@ -16,52 +16,54 @@ from quire.runtime.budget import ByteBudget
 from quire.runtime.limits import TENANT_SHARE_OF_BYTES_IN_FLIGHT, TOPIC_SHARE_OF_BYTES_IN_FLIGHT
 from quire.serving.model.ports import Done
 
+RESUME_SHARE: Final = 0.5
+"""Fraction of its byte share that a tenant may still hold when its producers resume."""
 
-class TenantShare:
-    """Publishers count in `held_bytes` themselves, and in `budget`, whenever they take a run."""
 
-    __slots__ = ("__weakref__", "_all", "_drained", "budget", "bytes_max", "held_bytes", "topic_bytes_max")
+class TenantShare(ByteBudget):
+    """Byte share of one tenant.
+
+    Its publishers increase `held_bytes`, here and in `budget`, for each run that they queue.
+    """
+
+    __slots__ = ("__weakref__", "_all", "budget", "topic_bytes_max")
 
     def __init__(self, budget: ByteBudget, all: TenantShares) -> None:
+        super().__init__(budget.limit_bytes // TENANT_SHARE_OF_BYTES_IN_FLIGHT, RESUME_SHARE)
         self._all = all
-        self._drained: list[Done] = []
         self.budget: Final = budget
-        self.bytes_max: Final = budget.limit_bytes // TENANT_SHARE_OF_BYTES_IN_FLIGHT
         self.topic_bytes_max: Final = budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
-        """What one topic may have."""
-        self.held_bytes = 0
+        """Maximum number of bytes that one topic may hold."""
 
     @property
     def is_full(self) -> bool:
-        """The tenant has its part, and there are others."""
-        return self.held_bytes >= self.bytes_max and len(self._all) > 1
+        """True while the tenant has used up its share and other tenants have loaded topics."""
+        return self.is_spent and len(self._all) > 1
 
-    def when_drained(self, done: Done) -> None:
-        """Call `done` once when half of its part is answered, or was dropped."""
+    def when_free(self, callback: Done) -> None:
+        """Call `callback` once, when at most half of the share is held."""
         self._all.waits += 1
-        self._drained.append(done)
+        super().when_free(callback)
 
     def give_back(self, byte_count: int) -> None:
         self.held_bytes -= byte_count
         assert self.held_bytes >= 0
-        budget = self.budget  # as its `give_back` does it, without a call for each block
+        budget = self.budget  # `ByteBudget.give_back`, inlined for both budgets to save calls
         budget.held_bytes -= byte_count
-        if budget.waiting:
+        if budget.has_waiters:
             budget.look_again()
-        if self._drained and 2 * self.held_bytes <= self.bytes_max:
-            drained, self._drained = self._drained, []
-            for done in drained:
-                done()
+        if self.has_waiters:
+            self.look_again()
 
 
 class TenantShares:
-    """Of all tenants that have loaded topics on this broker."""
+    """Shares of all tenants that have loaded topics on this broker."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._by_tenant: WeakValueDictionary[str, TenantShare] = WeakValueDictionary()
         self.waits = 0
-        """How often a producer had to wait because its tenant has its part."""
+        """Number of times that a producer had to wait because its tenant had used up its share."""
 
     def __len__(self) -> int:
         return len(self._by_tenant)

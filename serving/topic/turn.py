@@ -1,4 +1,4 @@
-"""The end of a turn of the event loop, shared by all topics of a broker: then they cut what waits."""
+"""End of an iteration (*turn*) of the event loop: all topics of a broker then cut their waiting runs into blocks."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ _log = logging.getLogger(__name__)
 
 
 class Due(Protocol):
-    """Who has something to cut."""
+    """Publisher with waiting runs, implemented by `publish.Publisher`."""
 
     def cut(self, now_ms: int) -> None: ...
 
 
 class Turn:
-    """A broker has one: the time, as of this turn, and the topics that cut when it is over."""
+    """Current turn of a broker's event loop: its time, and the publishers that cut blocks at its end."""
 
     def __init__(self, clock: Clock, at_end: Callable[[Callable[[], None]], object]) -> None:
         self._clock = clock
         self._at_end = at_end
         self.time_s = -1.0
-        """As `now_s`, once somebody has asked; negative before. Thousands ask."""
+        """Cached result of `now_s`, which thousands of callers need in one turn; negative before the first call."""
         self.due: list[Due] = []
-        """Those that cut when this turn is over, each once. Whoever adds one has asked for the time."""
+        """Publishers that cut blocks at the end of this turn, each listed once.
+
+        A publisher calls `now_s` before it adds itself, because `now_s` schedules the call of `_end`.
+        """
         self.slow_before_s = -math.inf
-        """What came before that and is answered in this turn took too long."""
+        """Monotonic time, in seconds: a block confirmed in this turn is slow if it arrived before this time."""
 
     def now_s(self) -> float:
-        """The monotonic time as of this turn: looked at when it is first asked for."""
+        """Return the monotonic time of this turn, in seconds; the first call in a turn reads the clock."""
         if self.time_s < 0:
             self.time_s = self._clock.monotonic()
             self.slow_before_s = self.time_s - slow.BOUND.s
             self._at_end(self._end)
         return self.time_s
 
-    def tell_slow(self, topic: str, flight: InFlightBlock) -> None:
-        """A block has the time at which it was cut: before it waited for that, after it for its bookies."""
+    def report_slow(self, topic: str, flight: InFlightBlock) -> None:
+        """Log a slow block, with the time that it waited in the publisher and the time that the bookies took."""
         took_s = self.now_s() - flight.came_s
         bookies_s = min(took_s, max(0.0, (self._clock.now_ms() - flight.clock_ms) / 1000))
         ledger, entry = flight.ledger_id, flight.first_entry
         parts = {"waiting": took_s - bookies_s, "bookies": bookies_s}
-        what = f"{topic} to entry {ledger}:{entry}"
+        what = f"topic {topic}, entry {ledger}:{entry}"
         slow.tell("publish", what, took_s, parts, topic=topic, ledger=ledger, entry=entry)
 
     def _end(self) -> None:
@@ -60,4 +63,4 @@ class Turn:
             try:
                 publisher.cut(now_ms)
             except Exception:
-                _log.exception("a topic could not cut its blocks; the others go on")
+                _log.exception("internal error while cutting a topic's blocks; the other topics continue")

@@ -1,28 +1,30 @@
-"""The ledger that a topic writes to: begun, rolled, and replaced when it fails.
+"""Open ledger of a topic: creation, roll, and replacement after a failed write.
 
-| state | leaves it when |
+| state | left when |
 |---|---|
-| ended (at first, and between two ledgers) | a new ledger is in the list: *writing*, or *full* |
-| full (the bookies' disks are, nothing is written) | there is room: *writing*; somebody publishes: *lost* |
-| writing | `roll` (size, age, by hand): *about to roll*; `failed`: *ending* |
+| ended (initially, and between two ledgers) | a new ledger is in the list: *writing*, or *full* |
+| full (the bookies' disks are full, no writes) | the disks have room: *writing*; a client publishes: *lost* |
+| writing | `roll` (size, age, or request): *about to roll*; `failed`: *ending* |
 | about to roll (still writing) | the metadata store answers, or `failed`: *ending* |
-| ending | the old ledger is closed or recovered, and what it kept is answered: *ended* |
-| lost | never: the list was changed by another broker, or the clients are to come anew |
+| ending | the old ledger is closed or recovered, and its entries are answered: *ended* |
+| lost | never: another broker changed the list, or the clients have to reconnect |
 
-The order is always: end the old ledger, make the new one and add it to the list by version, only then write to it.
-While there is no ledger the publisher gathers, and the byte budget holds the clients back. So a full ledger is left
-only when the metadata store is known to answer; while it is silent the ledger grows beyond its size. A ledger is
-made in the transaction that lists it, and on unloading closed in the one that seals its segment: half the requests when
-thousands of topics change hands, and nothing is left behind by whoever is refused.
+The order is always the same: end the old ledger, create the new one and add it to the list (compare-and-set), then
+write to it. Without a ledger the publisher queues, and the byte budget makes clients wait. So a ledger is rolled only
+after the metadata store has answered; until then, the ledger grows beyond its maximum size. A ledger is created in the
+transaction that adds it to the list. At unloading, it is closed in the transaction that seals its segment. This halves
+the number of metadata requests when thousands of topics move, and a rejected transaction leaves no ledger behind.
 
-A failed write does not tell where the ledger ends, and the protocol has no reply for "unknown". So the topic recovers
-its own ledger as any successor would: what it kept is answered with receipts, the rest is cut anew in order for the
-next ledger. The clients see a pause. Only when the list shows another owner are the producers closed.
+After a failed write the broker does not know where the ledger ends, and Pulsar's protocol has no reply for an unknown
+outcome. So the topic recovers its own ledger as a new owner would. Entries in the recovered ledger get receipts, and
+the others are cut again, in order, for the next ledger. Clients only see a delay; their producers are closed only if
+the list shows another owner. If the bookies have blocks of an earlier ledger with the same id, and no entry was
+confirmed, the ledger is closed as empty without recovery: all its messages are written to the next ledger.
 
-Where the disks of too many bookies are full a ledger is begun all the same, for what is stored is to be read,
-acknowledged and deleted; it stays empty until there is room. New producers are refused by what is full. Those that
-publish are sent away, with what they have no receipt for, and are refused when they come back: a client that merely
-waits knows nothing.
+If the disks of too many bookies are full, a ledger is created nevertheless, so that stored messages can still be read,
+acknowledged and deleted. It stays empty until there is room. New producers are rejected with the reason. If a connected
+producer publishes, the topic is unloaded with its unanswered messages, and its producers are rejected when they
+reconnect. So their clients report an error instead of waiting silently.
 """
 
 from __future__ import annotations
@@ -47,14 +49,17 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 10.0
 ROOM_LOOK_S: Final = 1.0
 END_S: Final = 5.0
-"""How long unloading waits for a ledger; longer than a bookie that does not answer is borne with."""
+"""Time, in seconds, that unloading waits for a ledger's pending writes.
+
+It is longer than the time-out of a bookie's response.
+"""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class Writing:
-    """One per loaded topic; a `WriterListener`."""
+    """Writing side of one loaded topic's log; a `WriterListener`."""
 
     def __init__(
         self,
@@ -77,26 +82,27 @@ class Writing:
         self._switching: asyncio.Task[None] | None = None
         self._waiting_for_room: asyncio.Task[None] | None = None
 
-    # -- what the ledger's writer tells ----------------------------------------------------------------
+    # -- called by the ledger's writer -----------------------------------------------------------------
 
     def failed(self, error: QuireError) -> None:
         self._publisher.detach()
-        if (
-            self._switching is None and self._writer is not None
-        ):  # else it is being ended, and `end` will hear it
-            _log.warning("%s: ledger failed, recovering it: %s", self._name, error)
+        # Otherwise the ledger is already being ended, and the task that ends it gets the error.
+        if self._switching is None and self._writer is not None:
+            _log.warning(
+                "write to ledger failed, recovering the ledger: topic=%s error=%s", self._name, error
+            )
             self._switch(clean=False)
 
-    # -- what the topic asks ---------------------------------------------------------------------------
+    # -- called by the topic ---------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """On load: end what a former owner left open, and begin an own ledger. Raises what stops that."""
+        """Recover the ledger that a former owner left open, and create a new one. Raises the errors of both steps."""
         left = self._segments.unsealed
         sealed = None if left is None else await self._recover_left(left)
         await self._begin_next(sealed)
 
     def roll(self) -> asyncio.Task[None] | None:
-        """Seal the active segment and go on in a new one; None when there is nothing to seal."""
+        """Seal the active segment and begin a new one; return the task, or None if there is nothing to seal."""
         active = self._segments.active
         return self._roll() if active is not None and active.last_entry >= 0 else None
 
@@ -106,13 +112,13 @@ class Writing:
             self.roll()
 
     def roll_if_writing_to(self, ledger_ids: Container[int]) -> None:
-        """Begin another ledger when the active one is among `ledger_ids`, even if it is empty."""
+        """Begin a new ledger if the active one is among `ledger_ids`, even if it is empty."""
         active = self._segments.active
         if active is not None and active.ledger_id in ledger_ids:
             self._roll()
 
     def _roll(self) -> asyncio.Task[None] | None:
-        """End the ledger and go on in a new one. Returns the task that does it; None when there is no ledger."""
+        """End the ledger and begin a new one. Return the task that does this, or None if there is no ledger."""
         if self._rolling is None and self._switching is None and self._writer is not None:
             self._rolling = self._services.tasks.start(
                 self._roll_when_reachable(self._writer), f"roll {self._name}"
@@ -121,25 +127,24 @@ class Writing:
 
     async def _roll_when_reachable(self, writer: LedgerWriter) -> None:
         try:
-            await self._stubborn("roll", self._meta_store.reach)
+            await self._retry_until_lost("roll", self._meta_store.reach)
             if self._writer is writer and self._switching is None:
                 self._switch(clean=True)
         except Fenced as error:
-            _log.warning("%s: does not roll: %s", self._name, error)
+            _log.warning("cannot roll the ledger: topic=%s error=%s", self._name, error)
         finally:
             self._rolling = None
         if self._switching is not None:
             await asyncio.wait([self._switching])
 
     async def end(self) -> None:
-        """For unloading: end the ledger and write down how it ended. Nothing is written afterwards.
+        """End the ledger and record its end, at unloading. Nothing is written afterwards.
 
-        An empty one goes without a trace where the list can do without it; else the next load drops it.
-
-        Raises `Unavailable` when it takes no writes: then it is left to whoever loads the topic next, for until this
-        ends nobody can.
+        An empty ledger is deleted with its segment if the list permits it; otherwise, the next load deletes it. Raises
+        `Unavailable` if the ledger accepts no writes. Then the broker that loads the topic next recovers the ledger. No
+        broker can load the topic before this method returns.
         """
-        writer = await self._settle()
+        writer = await self._detach_and_drain()
         active = self._segments.active
         if active is None or writer is None:
             return
@@ -151,8 +156,8 @@ class Writing:
             await writer.close()
         self._publisher.take_back(active.last_entry)
 
-    async def _settle(self) -> LedgerWriter | None:
-        """Cut no more, and wait for what is pending. Answers the writer, which is ours no longer."""
+    async def _detach_and_drain(self) -> LedgerWriter | None:
+        """Stop cutting blocks and wait for pending writes. Return the writer, which the caller owns from then on."""
         writer: LedgerWriter | None = None
         try:
             async with asyncio.timeout(END_S):
@@ -166,7 +171,9 @@ class Writing:
             self.abandon()
             if writer is not None:
                 writer.abandon()
-            raise Unavailable(f"topic {self._name} has a ledger that takes no writes now") from None
+            raise Unavailable(
+                f"the ledger of topic {self._name} did not confirm its pending writes in time"
+            ) from None
         return writer
 
     async def _close_and_seal(self, writer: LedgerWriter, active: Active) -> None:
@@ -177,7 +184,7 @@ class Writing:
         await self._meta_store.seal(active.sealed(self._services.clock.now_ms()), close)
 
     def abandon(self) -> None:
-        """Write nothing more and close nothing: the topic may be another broker's already."""
+        """Stop writing without closing the ledger, because another broker may own the topic already."""
         for task in (self._rolling, self._switching, self._waiting_for_room):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -199,13 +206,13 @@ class Writing:
             closed = await self._end(writer, clean)
             self._publisher.take_back(closed.last_entry)
             sealed = active.sealed(self._services.clock.now_ms())
-            await self._stubborn("begin a ledger", lambda: self._begin_next(sealed))
+            await self._retry_until_lost("begin a ledger", lambda: self._begin_next(sealed))
         except Fenced as error:
-            _log.warning("%s: stopped: %s", self._name, error)
+            _log.warning("topic lost: topic=%s error=%s", self._name, error)
             self.on_lost()
         except Exception:
-            # Without a ledger it would gather for ever; whoever loads it again finds what is confirmed.
-            _log.exception("%s: stopped by a mistake of ours", self._name)
+            # Without a ledger the publisher would queue forever; the next load recovers all confirmed entries.
+            _log.exception("unloading a topic after an internal error: topic=%s", self._name)
             self.on_lost()
         finally:
             self._switching = None
@@ -215,34 +222,45 @@ class Writing:
             try:
                 return await writer.close()
             except QuireError as error:
-                _log.warning("%s: ledger %d cannot be closed: %s", self._name, writer.ledger_id, error)
-        return await self._stubborn(
-            "recover its ledger", lambda: self._services.ledgers.recover(writer.ledger_id)
+                _log.warning(
+                    "cannot close the ledger: topic=%s ledger=%d error=%s",
+                    self._name,
+                    writer.ledger_id,
+                    error,
+                )
+        ledgers = self._services.ledgers
+        return await self._retry_until_lost(
+            "recover its ledger", lambda: ledgers.recover(writer.ledger_id, writer)
         )
 
-    async def _stubborn(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works or the topic is lost; one line in the log per incident."""
+    async def _retry_until_lost(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Retry with exponential back-off until `attempt` succeeds or the topic is lost.
+
+        Log the first error, and the success after errors.
+        """
         delay_s = RETRY_FIRST_S
         while True:
             try:
                 result = await attempt()
             except NotFound as error:
-                # Only another owner deletes the ledger, or the record, of a topic; trying on would never find it.
+                # Only another owner deletes a topic's ledger or record, so a retry cannot succeed.
                 raise Fenced(f"topic {self._name} cannot {what}: {error}") from error
             except QuireError as error:
                 if self._meta_store.lost:
-                    raise Fenced(f"topic {self._name} is another broker's now") from error
+                    raise Fenced(f"topic {self._name} is owned by another broker now") from error
                 if delay_s == RETRY_FIRST_S:
-                    _log.error("%s: cannot %s, trying on: %s", self._name, what, error)
+                    _log.error(
+                        "operation failed, retrying: topic=%s operation=%s error=%s", self._name, what, error
+                    )
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_LAST_S)
             else:
                 if delay_s > RETRY_FIRST_S:
-                    _log.warning("%s: could %s after all", self._name, what)
+                    _log.warning("operation succeeded after retries: topic=%s operation=%s", self._name, what)
                 return result
 
     async def _begin_next(self, sealed: SegmentRecord | None) -> None:
-        """Create a ledger, put it into the list behind `sealed`, and let the publisher write to it."""
+        """Create a ledger, append it to the list after `sealed`, and attach the publisher to it."""
         segments = self._segments
         next_index = segments.next_index() if sealed is None else sealed.first_index + sealed.messages
         last_clock_ms = segments.last_clock_ms() if sealed is None else sealed.last_clock_ms
@@ -265,27 +283,31 @@ class Writing:
             self._delete_later(sealed.ledger_id)
 
     def why_full(self) -> str:
-        """Why nothing can be written now, if it is for want of room; empty when there is some."""
+        """Return why the bookies' disks are too full to write to; an empty string if they are not."""
         return self._services.ledgers.why_full(self._applied.policies.persistence)
 
     async def _attach_when_there_is_room(self, writer: LedgerWriter, opened: Active, clock_ms: int) -> None:
-        _log.info("%s: takes no messages now: %s", self._name, self.why_full())
+        _log.info("topic does not accept messages: topic=%s reason=%s", self._name, self.why_full())
         while self._writer is writer and self.why_full():
             if self._publisher.held_bytes:
-                _log.warning("%s: its clients are sent away: %s", self._name, self.why_full())
+                _log.warning(
+                    "unloading the topic, so its clients get the error: topic=%s reason=%s",
+                    self._name,
+                    self.why_full(),
+                )
                 self.on_lost()
                 return
             await asyncio.sleep(ROOM_LOOK_S)
         if self._writer is writer and self._switching is None:
             self._publisher.attach(writer, opened, clock_ms)
-            _log.info("%s: takes messages again", self._name)
+            _log.info("topic accepts messages again: topic=%s", self._name)
 
     def _delete_later(self, ledger_id: int) -> None:
         deletion = self._services.ledgers.delete(ledger_id)
         self._services.tasks.start(deletion, f"delete empty ledger {ledger_id}")
 
     async def _reserve(self) -> int:
-        """An id above all others of the topic, because positions compare by it."""
+        """Reserve a ledger id above all earlier ledger ids of the topic, because positions are ordered by ledger id."""
         return await self._services.ledgers.reserve(self._segments.greatest_id)
 
     async def _create(self, ledger_id: int, atomically_with: Sequence[Step]) -> LedgerWriter:
@@ -298,10 +320,13 @@ class Writing:
             atomically_with=atomically_with,
         )
 
-    # -- a former owner's ledger -----------------------------------------------------------------------
+    # -- recovery of a former owner's ledger -----------------------------------------------------------
 
     async def _recover_left(self, left: SegmentRecord) -> SegmentRecord:
-        """End the ledger of a former owner, and count what it holds. The last block knows it all."""
+        """Recover the ledger of a former owner, and return its sealed segment.
+
+        The number of messages is computed from the ledger's last block.
+        """
         closed = await self._services.ledgers.recover(left.ledger_id)
         now_ms = self._services.clock.now_ms()
         active = Active(left.ledger_id, left.first_index, left.created_ms, bytes=closed.bytes)
@@ -317,9 +342,12 @@ class Writing:
             first = header if header.first_entry == 0 else blocks.peek((await reader.read(0, 1))[0])
             active.first_clock_ms = first.clock_ms
         except CorruptionError as error:
-            # One damaged block is no reason not to take new ones; no block is older than its ledger.
+            # A damaged block must not prevent the load. No block is older than its ledger's creation.
             _log.error(
-                "%s: the first block of ledger %d cannot be read: %s", self._name, left.ledger_id, error
+                "cannot read the first block of a recovered ledger: topic=%s ledger=%d error=%s",
+                self._name,
+                left.ledger_id,
+                error,
             )
             active.first_clock_ms = left.created_ms
         return active.sealed(now_ms)

@@ -1,8 +1,8 @@
-"""Every entry of a topic looked at: is it what its producer sent, in order, once, and as many as the metadata say?
+"""Audit of a topic: checks that entries are unchanged since their producers sent them, complete, in order and unique.
 
-The archive is read where a segment is archived, whatever else has it: a query would go to the bookies when an object is
-damaged, and nobody would know. What the archive does not give is then read through the broker, which tells whether it
-is lost or can be repaired. `checks` says what is asked.
+An archived segment is read from the archive even if bookies also have it: a query would silently read a damaged
+object's entries from the bookies. Entries that cannot be read from the archive are then read through the broker, which
+shows whether they are lost or can be repaired. `checks` lists the kinds of findings.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from quire.spark_source.jobs import checks
 from quire.spark_source.jobs.checks import Account, Finding, SliceChecks
 from quire.spark_source.jobs.slices import Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
-from quire.spark_source.plan import Slice, archived_object, slice_of, topics_of, whole
+from quire.spark_source.plan import Slice, archived_object, load_segments, slice_of, topics_of
 from quire.spark_source.positions import Window
 
 _KEPT: Final = (
     "start", "end", "starting_subscription", "columns", "value_schema", "on_bad_value", "on_undecodable", "on_lost",
     "chunks", "on_data_loss",
 )  # fmt: skip
-"""An audit looks at everything, and tells of all that it finds."""
+"""Options that an audit refuses, because it reads everything and reports all findings."""
 
 
 @dataclass
 class Segment:
-    """What was counted in one segment. `bytes` are those of its entries."""
+    """Counts of one segment. `bytes` counts the bytes of its entries."""
 
     partition: str
     ledger: int
@@ -46,12 +46,12 @@ class Segment:
     bytes: int = 0
     findings: int = 0
     trimmed: bool = False
-    """Retention took it meanwhile."""
+    """True if the segment was trimmed during the audit."""
 
 
 @dataclass
 class Audited:
-    """What an audit has seen."""
+    """Result of an audit."""
 
     topics: list[str]
     segments: list[Segment] = field(default_factory=list)
@@ -60,11 +60,11 @@ class Audited:
     entries: int = 0
     bytes: int = 0
     encrypted: int = 0
-    """Entries: nothing can be said of what is in them."""
+    """Number of encrypted entries, whose content is not verified."""
     producers: int = 0
     findings: list[Finding] = field(default_factory=list)
     more_findings: int = 0
-    """Of slices with very many."""
+    """Number of findings that are only counted, because their slices had more than `checks.FINDINGS_MAX`."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"findings": [one._asdict() for one in self.findings]}
@@ -72,7 +72,7 @@ class Audited:
 
 @dataclass
 class _Partition:
-    """One partition's record of itself, and its slices by segment."""
+    """Broker's list of a partition's segments, and the slices of each segment."""
 
     answer: Mapping[str, Any]
     slices: dict[int, list[Slice]]
@@ -81,11 +81,12 @@ class _Partition:
 def audit(
     options: Mapping[str, str], *, spark: Any = None, dry_run: bool = False, progress: Progress = quietly
 ) -> Audited:
-    """Look at every entry of the topics. `options` are those of reading that say which, and where the archive is.
+    """Verify every entry of the topics. `options` are reading options: the topics, and the URL of the archive.
 
-    What is wrong with a topic is in the answer; raised is what keeps the audit from looking: no broker, no topic.
+    The result lists the topics' faults. Raises an error only if the audit is impossible, because the broker does not
+    answer or a topic does not exist.
     """
-    refuse(options, _KEPT, "is not for audits, which look at everything")
+    refuse(options, _KEPT, "is not for audits, which read everything")
     parsed = for_batch(options)
     broker = parsed.broker
     partitions = [
@@ -113,9 +114,9 @@ def _names(topic: str, broker: Broker) -> list[str]:
 
 def _planned(name: str, options: Options, broker: Broker) -> _Partition:
     try:
-        answer = whole(name, broker)
+        answer = load_segments(name, broker)
     except CorruptionError:
-        answer = broker.segments(name)  # what it lacks is a finding
+        answer = broker.segments(name)  # a missing segment is a finding
     end = answer["end"]
     found: dict[int, list[Slice]] = {}
     for segment in answer["segments"]:
@@ -131,39 +132,42 @@ def _planned(name: str, options: Options, broker: Broker) -> _Partition:
 
 
 def audit_slice(options: Options, piece: Slice) -> Account:
-    """What one slice holds."""
+    """Check one slice, and return its counts and findings."""
     return _checked(options, piece).finish()
 
 
 def numbers_of(options: Options, wanted: tuple[Slice, list[str]]) -> tuple[int, pa.Table | None]:
-    """A slice's ledger, and the numbers of some producers' entries in it."""
+    """Return a slice's ledger, and the sequence ids of the entries that the given producers have in it.
+
+    `wanted` is the slice and the producers' names.
+    """
     piece, names = wanted
     tables = _checked(options, piece).numbers
     if not tables:
         return piece.origin.ledger_id, None
     table = pa.concat_tables(tables)
-    ours = pc.is_in(table["producer"], value_set=pa.array(names, pa.string()))
-    return piece.origin.ledger_id, table.filter(ours)
+    is_wanted = pc.is_in(table["producer"], value_set=pa.array(names, pa.string()))
+    return piece.origin.ledger_id, table.filter(is_wanted)
 
 
 def _checked(options: Options, piece: Slice) -> SliceChecks:
     broker = options.broker
-    looked_at = SliceChecks(piece.origin, piece.first_entry, piece.end_entry)
+    checked = SliceChecks(piece.origin, piece.first_entry, piece.end_entry)
     refusals: list[QuireError] = []
     for place in _places(piece, broker, options.archive):
         try:
-            for chunk in place(looked_at.account.next_entry):
-                looked_at.take(chunk.blocks)
-            if looked_at.account.next_entry >= piece.end_entry:
+            for chunk in place(checked.account.next_entry):
+                checked.check_blocks(chunk.blocks)
+            if checked.account.next_entry >= piece.end_entry:
                 break
-            raise CorruptionError(f"there is nothing after entry {looked_at.account.next_entry - 1}")
+            raise CorruptionError(f"no block follows entry {checked.account.next_entry - 1}")
         except QuireError as error:
             if options.archive and isinstance(error, ConfigurationError):
-                raise  # the user's own word for where the archive is
+                raise  # the option archive is wrong
             refusals.append(error)
     if refusals:
-        _tell(looked_at.account, piece, refusals, broker)
-    return looked_at
+        _add_unreadable(checked.account, piece, refusals, broker)
+    return checked
 
 
 def _places(
@@ -175,24 +179,26 @@ def _places(
     yield lambda at: fetch.from_broker(piece, broker, at)
 
 
-def _tell(account: Account, piece: Slice, refusals: list[QuireError], broker: Broker) -> None:
-    """A place did not give the entries: what that means."""
+def _add_unreadable(account: Account, piece: Slice, refusals: list[QuireError], broker: Broker) -> None:
+    """Add the finding for entries that the archive, the broker or both could not return."""
     at = account.next_entry
     if at >= piece.end_entry:
         [error] = refusals
         account.found(
             "damaged",
             piece.first_entry,
-            f"the archive does not give entries {piece.first_entry} to {piece.end_entry - 1} ({error}), the bookies "
-            "do: `quire archive repair` uploads them again",
+            f"the archive cannot return entries {piece.first_entry} to {piece.end_entry - 1} ({error}), but the "
+            "bookies can: `quire archive repair` uploads them again",
         )
         return
     account.is_whole = False
     if all(isinstance(error, NotFound) for error in refusals) and _is_trimmed(piece, broker):
-        account.is_gone = True
+        account.is_trimmed = True
         return
     said = "; ".join(map(str, refusals))
-    account.found("unreadable", at, f"nobody gives entries {at} to {piece.end_entry - 1}: {said}")
+    account.found(
+        "unreadable", at, f"entries {at} to {piece.end_entry - 1} cannot be read from any source: {said}"
+    )
 
 
 def _is_trimmed(piece: Slice, broker: Broker) -> bool:
@@ -200,7 +206,7 @@ def _is_trimmed(piece: Slice, broker: Broker) -> bool:
     return piece.origin.ledger_id not in [segment["ledger_id"] for segment in segments]
 
 
-# -- summing up, on the driver ---------------------------------------------------------------------------
+# -- totals, on the driver ------------------------------------------------------------------------------
 
 
 def _sum_up(
@@ -210,42 +216,42 @@ def _sum_up(
     report.findings += checks.of_partition(partition.answer)
     for record in partition.answer["segments"]:
         ledger = record["ledger_id"]
-        ours = accounts.get(ledger, [])
-        found = [finding for account in ours for finding in account.findings]
-        found += checks.of_segment(name, record, ours, is_open=ledger == end["ledger"])
+        some = accounts.get(ledger, [])
+        found = [finding for account in some for finding in account.findings]
+        found += checks.of_segment(name, record, some, is_open=ledger == end["ledger"])
         found += _of_footer(name, record, options)
         segment = Segment(
             partition=name,
             ledger=ledger,
             state=record["state"],
             first_index=record["first_index"],
-            entries=sum(one.entries for one in ours),
-            messages=sum(one.messages for one in ours),
-            bytes=sum(one.bytes for one in ours),
-            findings=len(found) + sum(one.more_findings for one in ours),
-            trimmed=any(one.is_gone for one in ours),
+            entries=sum(one.entries for one in some),
+            messages=sum(one.messages for one in some),
+            bytes=sum(one.bytes for one in some),
+            findings=len(found) + sum(one.more_findings for one in some),
+            trimmed=any(one.is_trimmed for one in some),
         )
         report.segments.append(segment)
         report.findings += found
-        report.more_findings += sum(one.more_findings for one in ours)
+        report.more_findings += sum(one.more_findings for one in some)
         report.entries += segment.entries
         report.messages += segment.messages
         report.bytes += segment.bytes
-        report.encrypted += sum(one.encrypted for one in ours)
+        report.encrypted += sum(one.encrypted for one in some)
     report.producers += len(
-        {producer for ours in accounts.values() for one in ours for producer in one.spans}
+        {producer for some in accounts.values() for one in some for producer in one.spans}
     )
 
 
 def _of_footer(name: str, record: Mapping[str, Any], options: Options) -> list[Finding]:
-    """What an archived object says of itself, against the record of the segment."""
+    """Compare an archived object's footer with the segment's record."""
     archived = archived_object(record)
     if archived is None:
         return []
     try:
         footer = fetch.read_index(fetch.open_store(options.archive or archived.store), archived).footer
     except QuireError:
-        return []  # its slices told
+        return []  # the audit of its slices reports the error
     said = {
         "ledger": (footer.ledger_id, record["ledger_id"]),
         "last entry": (footer.last_entry, record["last_entry"]),
@@ -258,10 +264,10 @@ def _of_footer(name: str, record: Mapping[str, Any], options: Options) -> list[F
             name,
             record["ledger_id"],
             -1,
-            f"its object has the {what} {theirs}, and its record {ours}",
+            f"its object has the {what} {in_object}, but its record has {in_record}",
         )
-        for what, (theirs, ours) in said.items()
-        if theirs != ours
+        for what, (in_object, in_record) in said.items()
+        if in_object != in_record
     ]
 
 
@@ -272,7 +278,7 @@ def _find_repeated(
     options: Options,
     spark: Any,
 ) -> None:
-    """Read once more where an entry may be there twice."""
+    """Find duplicate entries, by reading again the slices that may have some."""
     pieces = [piece for some in partition.slices.values() for piece in some]
     names: dict[int, list[str]] = {}
     in_order = [account for some in accounts.values() for account in some]

@@ -1,24 +1,26 @@
-"""What an audit asks of a topic's bytes. No I/O.
+"""Checks of an audit on a topic's bytes. Performs no I/O.
 
-| kind of a finding | says that |
+| kind of finding | meaning |
 |---|---|
-| damaged | bytes are not what their checksum, the block's or the producer's, says |
-| unreadable | neither the archive nor the bookies give the entries |
-| order | entries, message indexes or the broker's clocks do not go on where those before them end |
-| count | there are more or fewer messages or entries than the block or the metadata say |
-| duplicate | an entry is there twice: the same producer, sequence id and bytes |
-| undecodable | no reader makes messages of an entry, though it is what its producer sent |
+| damaged | bytes do not match the block's checksum or the producer's |
+| unreadable | neither the archive nor the bookies return the entries |
+| order | entries, message indexes or the broker's clocks do not continue those before them |
+| count | there are more or fewer messages or entries than the block or the metadata contain |
+| duplicate | an entry is stored twice: the same producer, sequence id and bytes |
+| undecodable | an entry cannot be decoded, though it is what its producer sent |
 | lost | an entry was lost and given up by an operator |
-| metadata | the list of segments, or an archived object's footer, contradicts itself |
+| metadata | the list of segments is inconsistent, or an archived object's footer contradicts it |
 
-A slice is looked at by `SliceChecks`, alone, wherever a task runs; `of_segment` and `of_partition` then compare what
-the slices told with each other and with the metadata.
+`SliceChecks` checks a slice by itself, in a task. `of_segment` and `of_partition` then compare the slices' counts with
+each other and with the metadata.
 
-A producer that sends an entry again, since it had no receipt, sends the same bytes. So an entry twice is one with the
-same number *and* the same bytes. The same number with other bytes is no duplicate: chunks share one, and a producer
-that comes back under its old name may count from 0 again. To find the same ones over a whole history without holding
-all numbers, a slice tells each producer's lowest and highest: where these overlap from slice to slice, or did not grow
-within one, the slices are read once more for that producer (`suspects`, `repeated`).
+A producer that sends an entry again, because it had no receipt, sends the same bytes. So a duplicate is an entry with
+the same sequence id *and* the same bytes. An entry with the same id and other bytes is not a duplicate: the chunks of a
+message share an id, and a producer that reconnects under its old name may count from 0 again.
+
+Duplicates in a whole history are found without holding all sequence ids in memory. Each slice returns the range of each
+producer's sequence ids. If a producer's ranges overlap between slices, or its ids do not grow within a slice, these
+slices are read again (`suspects`, `repeated`).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from quire.wire import block, message
 from quire.wire.block import BlockHeader, Buffer
 
 FINDINGS_MAX: Final = 100
-"""Of one slice; the others are counted."""
+"""Maximum number of findings per slice; further ones are only counted."""
 
 BATCH_ROWS: Final = 65_536
 _COLUMNS: Final = ("entry", "producer", "sequence", "undecoded")
@@ -52,7 +54,7 @@ _NUMBERS: Final = pa.schema(
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be. `entry` -1: the segment as a whole; `ledger` -1: the partition."""
+    """Fault that an audit found. `entry` -1 means the whole segment, `ledger` -1 the whole partition."""
 
     kind: str
     partition: str
@@ -66,17 +68,20 @@ class Finding(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A producer's sequence ids in a slice."""
+    """Range of a producer's sequence ids in a slice."""
 
     lowest: int
     highest: int
     grows: bool
-    """From entry to entry."""
+    """True if the sequence ids increase from entry to entry."""
 
 
 @dataclass
 class Account:
-    """What a slice holds. `next_entry`: up to there it was read; `is_gone`: retention took it meanwhile."""
+    """Counts and findings of the slice's entries before `next_entry`.
+
+    `is_trimmed` is true if the segment was trimmed during the audit.
+    """
 
     origin: Origin
     next_entry: int
@@ -89,7 +94,7 @@ class Account:
     first_clock_ms: int = -1
     last_clock_ms: int = -1
     is_whole: bool = True
-    is_gone: bool = False
+    is_trimmed: bool = False
     findings: list[Finding] = field(default_factory=list)
     more_findings: int = 0
     spans: dict[str, Span] = field(default_factory=dict)
@@ -102,7 +107,7 @@ class Account:
 
 
 class SliceChecks:
-    """Takes the blocks of the entries `[first_entry, end_entry)` of a segment, in order, as they come."""
+    """Checks of the entries `[first_entry, end_entry)` of a segment; the caller passes their blocks in order."""
 
     def __init__(self, origin: Origin, first_entry: int, end_entry: int) -> None:
         self.account = Account(origin, first_entry)
@@ -112,12 +117,12 @@ class SliceChecks:
             _COLUMNS, origin, window, batch_rows=BATCH_ROWS, keep_raw=True, skip_lost=True
         )
         self._last: tuple[BlockHeader, int] | None = None
-        """The last block, and the message index that is next after it."""
+        """Header of the last block, and the index of the message after that block."""
         self.numbers: list[pa.Table] = []
-        """Of the entries whose producers are known: `_NUMBERS`."""
+        """Tables of entries with known producers, of schema `_NUMBERS`."""
 
-    def take(self, blocks: Buffer) -> None:
-        """The next blocks, whole ones. Raises `BlockError`, and then nothing of them is counted."""
+    def check_blocks(self, blocks: Buffer) -> None:
+        """Check the next whole blocks. Raises `BlockError` before any of them is counted."""
         headers = [(offset, block.verify(blocks, offset)) for offset, _ in block.scan(blocks)]
         if not headers:
             return
@@ -128,17 +133,17 @@ class SliceChecks:
         first, last = np.searchsorted(entries.id, (self.account.next_entry, self._end_entry)).tolist()
         if first == last:
             return
-        account, ours = self.account, entries.part(first, last)
+        account, part = self.account, entries.part(first, last)
         counts = counts[first:last].astype(np.int64)
         if account.first_index < 0:
-            account.first_index = int(ours.first_index[0])
-        account.next_index = int(ours.first_index[-1] + counts[-1])
+            account.first_index = int(part.first_index[0])
+        account.next_index = int(part.first_index[-1] + counts[-1])
         account.entries += last - first
         account.messages += int(counts.sum())
-        account.bytes += int((ours.end - ours.start).sum())
-        crcs = self._prove(memoryview(blocks), ours.id, ours.start, ours.end)
-        self._read(blocks, ours.id, counts, crcs)
-        account.next_entry = int(ours.id[-1]) + 1
+        account.bytes += int((part.end - part.start).sum())
+        crcs = self._prove(memoryview(blocks), part.id, part.start, part.end)
+        self._decode(blocks, part.id, counts, crcs)
+        account.next_entry = int(part.id[-1]) + 1
 
     def finish(self) -> Account:
         for table in self.numbers:
@@ -146,7 +151,7 @@ class SliceChecks:
         return self.account
 
     def _follow(self, header: BlockHeader, messages: int) -> None:
-        """Whether a block goes on where the one before ends."""
+        """Check that a block continues the previous one."""
         account, last = self.account, self._last
         self._last = header, header.first_index + messages
         if account.first_clock_ms < 0:
@@ -156,12 +161,12 @@ class SliceChecks:
             return
         before, index = last
         if header.first_entry != before.last_entry + 1:
-            account.found("order", header.first_entry, f"it comes after entry {before.last_entry}")
+            account.found("order", header.first_entry, f"it follows entry {before.last_entry}")
         if header.first_index != index:
             account.found(
                 "order",
                 header.first_entry,
-                f"its first message has the index {header.first_index}, and {index} is next",
+                f"its first message has the index {header.first_index}, expected {index}",
             )
         if header.clock_ms < before.clock_ms:
             account.found(
@@ -171,23 +176,21 @@ class SliceChecks:
             )
 
     def _prove(self, blocks: memoryview, ids: Ints, starts: Ints, ends: Ints) -> Ints:
-        """Each entry against its producer's checksum; returns these."""
+        """Verify each entry by its producer's checksum, and return the checksums."""
         found = np.zeros(len(ids), np.int64)
         places = zip(ids.tolist(), starts.tolist(), ends.tolist(), strict=True)
         for number, (entry_id, start, end) in enumerate(places):
             entry = blocks[start:end]
             if start == end:
-                self.account.found("lost", entry_id, "it was lost, and given up by an operator")
+                self.account.found("lost", entry_id, "it was lost, and an operator gave it up")
             elif not message.checksum_ok(entry):
-                self.account.found(
-                    "damaged", entry_id, "it does not match the checksum that its producer made"
-                )
+                self.account.found("damaged", entry_id, "it does not match its producer's checksum")
             else:
                 found[number] = int.from_bytes(entry[2:6], "big")
         return found
 
-    def _read(self, blocks: Buffer, ids: Ints, counts: Ints, crcs: Ints) -> None:
-        """What readers make of the entries."""
+    def _decode(self, blocks: Buffer, ids: Ints, counts: Ints, crcs: Ints) -> None:
+        """Decode the entries as readers do, and compare their numbers of messages with the blocks' counts."""
         batches = list(self._decoder.decode(blocks))
         if not batches:
             return
@@ -207,7 +210,7 @@ class SliceChecks:
             self.account.found(
                 "count",
                 int(found[number]),
-                f"it holds {messages[number]} messages, and its block says {counts[place[number]]}",
+                f"it has {messages[number]} messages, but its block counts {counts[place[number]]}",
             )
         known = pa.array(~odd)
         whole = (firsts["producer"], firsts["sequence"], pa.array(crcs[place]), firsts["entry"])
@@ -215,7 +218,7 @@ class SliceChecks:
 
 
 def _widen(spans: dict[str, Span], numbers: pa.Table) -> None:
-    """Take the next entries into the producers' spans."""
+    """Extend the producers' spans by the sequence ids of the next entries."""
     for name in pc.unique(numbers["producer"]).to_pylist():
         ids = numbers.filter(pc.equal(numbers["producer"], name))["sequence"].to_numpy()
         here = Span(int(ids.min()), int(ids.max()), bool((ids[1:] > ids[:-1]).all()))
@@ -232,7 +235,7 @@ def _joined(a: Span, b: Span) -> Span:
 
 
 def suspects(accounts: Iterable[Account]) -> dict[str, list[int]]:
-    """Of one partition's slices, in order: the producers of whom an entry may be there twice, and in which slices."""
+    """Return the producers with possible duplicates in a partition, and the numbers of the slices to read again."""
     where: dict[str, list[int]] = {}
     spans: dict[str, Span] = {}
     for number, account in enumerate(accounts):
@@ -243,7 +246,10 @@ def suspects(accounts: Iterable[Account]) -> dict[str, list[int]]:
 
 
 def repeated(numbers: Sequence[tuple[int, pa.Table]], partition: str) -> Iterator[Finding]:
-    """The duplicates among the entries of some slices, each a ledger and its `SliceChecks.numbers`."""
+    """Find the duplicates among the entries of some slices.
+
+    `numbers` contains for each slice its ledger and the rows of `SliceChecks.numbers`.
+    """
     tables = [
         table.append_column("ledger", pa.repeat(pa.scalar(ledger, pa.int64()), len(table)))
         for ledger, table in numbers
@@ -256,28 +262,28 @@ def repeated(numbers: Sequence[tuple[int, pa.Table]], partition: str) -> Iterato
     for row in twice.to_pylist():
         places = sorted(zip(row["ledger_list"], row["entry_list"], strict=True))
         for place, before in zip(places[1:], places, strict=False):
-            what = f"it is {before[0]}:{before[1]} again, {row['sequence']} of producer {row['producer']}"
+            what = f"it repeats {before[0]}:{before[1]}, sequence id {row['sequence']} of producer {row['producer']}"
             yield Finding("duplicate", partition, *place, what)
 
 
-# -- against each other and the metadata -----------------------------------------------------------------
+# -- comparison with each other and with the metadata -----------------------------------------------------
 
 
 def of_segment(
     partition: str, segment: Mapping[str, Any], accounts: Sequence[Account], *, is_open: bool
 ) -> Iterator[Finding]:
-    """What a segment's slices, in order, told of it, against the record of it. `is_open`: it still grows."""
+    """Compare the counts of a segment's slices, in order, with its record. An open segment still grows."""
 
     def found(kind: str, entry: int, what: str) -> Finding:
         return Finding(kind, partition, segment["ledger_id"], entry, what)
 
-    if not accounts or any(one.is_gone or not one.is_whole for one in accounts):
+    if not accounts or any(one.is_trimmed or not one.is_whole for one in accounts):
         return
     if accounts[0].first_index != segment["first_index"]:
         yield found(
             "count",
             -1,
-            f"it begins with message {accounts[0].first_index}, and its record says {segment['first_index']}",
+            f"it begins with message {accounts[0].first_index}, but its record has {segment['first_index']}",
         )
     for before, after in pairwise(accounts):
         if after.first_index != before.next_index:
@@ -285,7 +291,7 @@ def of_segment(
             yield found(
                 "order",
                 entry,
-                f"its first message has the index {after.first_index}, and {before.next_index} is next",
+                f"its first message has the index {after.first_index}, expected {before.next_index}",
             )
         if after.first_clock_ms < before.first_clock_ms:
             yield found("order", after.next_entry - after.entries, "the broker's clock went back")
@@ -293,20 +299,20 @@ def of_segment(
         return
     entries, messages = sum(one.entries for one in accounts), sum(one.messages for one in accounts)
     if entries != segment["last_entry"] + 1:
-        yield found("count", -1, f"it has {entries} entries, and its record says {segment['last_entry'] + 1}")
+        yield found("count", -1, f"it has {entries} entries, but its record has {segment['last_entry'] + 1}")
     if messages != segment["messages"]:
-        yield found("count", -1, f"it has {messages} messages, and its record says {segment['messages']}")
+        yield found("count", -1, f"it has {messages} messages, but its record has {segment['messages']}")
 
 
 def of_partition(answer: Mapping[str, Any]) -> Iterator[Finding]:
-    """The list of a partition's segments, against itself."""
+    """Check that the list of a partition's segments is consistent."""
     name, segments, end = answer["topic"], answer["segments"], answer["end"]
     for one, after in pairwise(segments):
         index = one["first_index"] + one["messages"]
         if after["first_index"] != index:
-            what = f"it begins with message {after['first_index']}, and segment {one['ledger_id']} ends before {index}"
+            what = f"it begins with message {after['first_index']}, but segment {one['ledger_id']} ends before {index}"
             yield Finding("metadata", name, after["ledger_id"], -1, what)
     last = {one["ledger_id"]: one["last_entry"] for one in segments}
     if end["entry"] >= 0 and last.get(end["ledger"], -1) < end["entry"]:
-        what = f"the last confirmed entry is {end['ledger']}:{end['entry']}, and no segment has it"
+        what = f"the last confirmed entry is {end['ledger']}:{end['entry']}, but no segment has it"
         yield Finding("metadata", name, -1, -1, what)

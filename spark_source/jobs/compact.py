@@ -1,16 +1,16 @@
-"""The latest message of each key, over all of a topic's history, into a topic or into Parquet files.
+"""Job that writes the latest message of each key of a topic's whole history into a topic or into Parquet files.
 
-1. *Which.* Each slice tells, for each key in it, the index of its latest message, and whether that is a delete (a null
-   value); the latest of all slices is the key's. What remains is a list of message indexes for each slice, written down
-   before a row is.
-2. *Writing.* Each slice is read again, and of its rows those are written, by the rules of `run`: a kill at any moment
-   adds nothing twice and loses nothing.
+1. *Choosing.* Each slice returns, for each of its keys, the index of the latest message, and whether that message is a
+   tombstone (a null or an empty value, as for brokers). The driver chooses the latest message over all slices. The
+   result is a list of message indexes for each slice, which is recorded before the first row is written.
+2. *Writing.* Each slice is read again, and its chosen rows are written by the rules of `run`: a kill at any moment
+   duplicates nothing and loses nothing.
 
-So nothing is shuffled, rows keep their order, and what was chosen does not change while it is written. The keys of one
-partition have to fit into memory once: some 100 bytes for each.
+So no rows are shuffled, rows keep their order, and the choice does not change during writing. All keys of one partition
+must fit into the driver's memory: some 100 bytes for each key.
 
-As in Pulsar, each partition is compacted by itself (a key is in one partition, unless its producers chose otherwise),
-and messages without a key are left out.
+As in Pulsar, each partition is compacted separately (usually, all messages of a key are in one partition), and messages
+without a key, or with an empty one, are omitted.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from quire.spark_source import cutting, schema
 from quire.spark_source.jobs import run, state
 from quire.spark_source.jobs.part_file import PartFile
 from quire.spark_source.jobs.replay import Writing, write_slice
+from quire.spark_source.jobs.run import Routes
 from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse, waves
 from quire.spark_source.options import Options, for_batch
 from quire.spark_source.plan import plan, topics_of
@@ -47,7 +48,10 @@ _CHOSEN: Final = ("key", "value", "message_index")
 
 @dataclass
 class Compacted:
-    """What one call has done. `messages` were looked at, `deleted` of their keys have a delete as their latest."""
+    """Result of one call.
+
+    `messages` counts the read messages, `deleted` the keys whose latest message is a tombstone.
+    """
 
     source: str
     target: str
@@ -71,36 +75,41 @@ def compact(
     dry_run: bool = False,
     progress: Progress = quietly,
 ) -> Compacted:
-    """Write the latest message of each key: into the topic that `target`, options of writing, names; without one as
-    Parquet files into the directory, which in any case keeps how far it is.
+    """Write the latest message of each key to the topic of `target`, or else to Parquet files in the directory.
 
-    A directory is for one compaction: the same call on a finished one does nothing. Raises what reading and writing
-    raise, and `InUse` while another job works in the directory.
+    `target` contains options of writing. The directory also contains the progress. A directory is used for one
+    compaction: if that is complete, the same call does nothing. Raises the errors of reading and writing, and `InUse`
+    while another job works in the directory.
     """
     options, root = _parsed(source), Path(directory)
     if target is not None:
-        refuse(target, _DECIDED, "is not for compactions, which see to it that rows are written once")
+        refuse(target, _DECIDED, "is not for compactions, which write each row once")
     writes = None if target is None else sink.parse(target)
     if writes is not None and (writes.topic, writes.service_url) == (options.topics[0], options.service_url):
-        raise ConfigurationError(
-            f"{writes.topic} would be written into itself: give another topic to write to"
-        )
+        raise ConfigurationError(f"source and target are the same topic, {writes.topic}; set another target")
     report = Compacted(options.topics[0], str(root) if writes is None else writes.topic)
     asked = {"source": dict(source), "target": None if target is None else dict(target), "compacts": True}
     if dry_run:
         report.resumed = run.load(root, asked) is not None
         report.slices_looked_at = len(_pieces(options))
         return report
-    with state.alone(root, "job"):
+    target_now = None if writes is None else topic.prepare(writes)
+    routes_now = None
+    if target_now is not None:
+        same = target_now.partitions == options.broker.partitions(options.topics[0])
+        routes_now = Routes(target_now.partitions, same)
+    with state.lock_directory(root, "job"):
         report.resumed = (root / "_quire" / "run.json").exists()
-        now = run.begin(root, asked, "compact", lambda: _choose(root, options, spark, progress))
+        now = run.begin(root, asked, "compact", lambda: _choose(root, options, spark, progress), routes_now)
         for name, value in (state.load(root / "_quire" / "chosen.json") or {}).items():
             setattr(report, name, value)
         for partial_file in root.glob("_*.parquet.*"):
-            partial_file.unlink(missing_ok=True)  # of a run that was killed
-        if writes is not None:
+            partial_file.unlink(missing_ok=True)  # left behind by a run that was killed
+        if writes is None or target_now is None or routes_now is None:
+            work = _to_files(root, options)
+        else:
             now.check_remembered()
-        work = _to_files(root, options) if writes is None else _to_topic(writes, options, now.name)
+            work = _to_topic(Writing(options, writes, target_now, now.name, now.routes(routes_now)))
         todo = now.todo
         for some in [todo] if spark is None else waves(todo, spark):
             lazily = ((number, piece, _chosen(root, piece)) for number, piece in some)
@@ -120,29 +129,29 @@ def _parsed(source: Mapping[str, str]) -> Options:
     options = for_batch(source)
     topics = topics_of(options, options.broker)
     if len(topics) != 1:
-        raise ConfigurationError("a compaction reads one topic: give the option topic")
+        raise ConfigurationError("a compaction reads one topic; set the option topic")
     return replace(options, topics=tuple(topics), pattern=None)
 
 
-# -- which -----------------------------------------------------------------------------------------------
+# -- choosing --------------------------------------------------------------------------------------------
 
 
 class Latest:
-    """Of each key of a partition the latest message; `place` is twice its index, and one more for a delete."""
+    """Latest message of each key of a partition; `place` is twice its index, plus 1 for a tombstone."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
         self._merged = 0
 
-    def add(self, found: pa.Table) -> None:
-        """Keys and places of a slice. They are merged when there are as many new ones as merged ones."""
+    def add_table(self, found: pa.Table) -> None:
+        """Add keys and places. All are merged when there are as many new rows as merged ones."""
         self._tables.append(found)
         if sum(map(len, self._tables)) > 2 * self._merged:
             self._tables = [latest_of(self._tables)]
             self._merged = len(self._tables[0])
 
     def places(self) -> Ints:
-        """Of all keys, in order."""
+        """Return the places of all keys, in order."""
         if not self._tables:
             return np.zeros(0, np.int64)
         found: Ints = np.sort(latest_of(self._tables)["place"].to_numpy())
@@ -150,34 +159,36 @@ class Latest:
 
 
 def latest_of(tables: Sequence[pa.Table]) -> pa.Table:
-    """Of each key the largest place."""
+    """Return the greatest place of each key."""
     found = pa.concat_tables(tables).group_by("key").aggregate([("place", "max")])
     return found.select(["key", "place_max"]).rename_columns(["key", "place"])
 
 
 @dataclass
-class Seen:
-    """What one slice has: of each key the latest place, and how many messages."""
+class SliceKeys:
+    """Latest place of each key in one slice, and the slice's counts of messages."""
 
     keys: pa.Table | None
     messages: int
     without_key: int
     first: int
+    """Index of the slice's first message; -1 if it has no messages."""
     last: int
-    """Indexes of its messages."""
+    """Index of the slice's last message; -1 if it has no messages."""
 
 
-def look(options: Options, piece: Piece) -> Seen:
-    """The latest of each key in one slice."""
-    seen = Seen(None, 0, 0, -1, -1)
+def find_keys(options: Options, piece: Piece) -> SliceKeys:
+    """Find the latest message of each key in one slice."""
+    seen = SliceKeys(None, 0, 0, -1, -1)
     latest = Latest()
     for batch in read_slice(piece.slice(), replace(options, columns=_CHOSEN)):
         index = batch.column("message_index")
-        deletes = pc.cast(pc.is_null(batch.column("value")), pa.int64())
+        length = pc.fill_null(pc.binary_length(batch.column("value")), 0)
+        deletes = pc.cast(pc.equal(length, 0), pa.int64())
         rows = pa.table({"key": batch.column("key"), "place": pc.add(pc.multiply(index, 2), deletes)})
-        keyed = rows.filter(pc.is_valid(rows["key"]))
+        keyed = rows.filter(pc.greater(pc.fill_null(pc.binary_length(rows["key"]), 0), 0))
         if len(keyed):
-            latest.add(latest_of([keyed]))
+            latest.add_table(latest_of([keyed]))
         seen.messages += len(rows)
         seen.without_key += len(rows) - len(keyed)
         seen.first = index[0].as_py() if seen.first < 0 else seen.first
@@ -192,16 +203,16 @@ def _pieces(options: Options) -> list[Piece]:
 
 
 def _choose(root: Path, options: Options, spark: Any, progress: Progress) -> Iterator[Piece]:
-    """The slices with messages to write; which these are is on disk before a slice is handed out."""
+    """Choose the messages to write, store their indexes, and return the slices that contain them."""
     pieces = _pieces(options)
     spans: list[tuple[Piece, int, int]] = []
     latest: dict[str, Latest] = {}
     counts = {"slices_looked_at": len(pieces), "messages": 0, "deleted": 0, "without_key": 0}
-    for piece, seen in zip(pieces, over(partial(look, options), pieces, spark, progress), strict=True):
+    for piece, seen in zip(pieces, over(partial(find_keys, options), pieces, spark, progress), strict=True):
         counts["messages"] += seen.messages
         counts["without_key"] += seen.without_key
         if seen.keys is not None:
-            latest.setdefault(piece.partition, Latest()).add(seen.keys)
+            latest.setdefault(piece.partition, Latest()).add_table(seen.keys)
             spans.append((piece, seen.first, seen.last))
     kept: dict[str, Ints] = {}
     for name, one in latest.items():
@@ -211,9 +222,9 @@ def _choose(root: Path, options: Options, spark: Any, progress: Progress) -> Ite
     found = []
     for piece, first, last in spans:
         indexes = kept[piece.partition]
-        ours = indexes[np.searchsorted(indexes, first) : np.searchsorted(indexes, last, side="right")]
-        if len(ours):
-            _store(_place(root, piece), ours)
+        chosen = indexes[np.searchsorted(indexes, first) : np.searchsorted(indexes, last, side="right")]
+        if len(chosen):
+            _store(_place(root, piece), chosen)
             found.append(piece)
     state.store(root / "_quire" / "chosen.json", counts)
     return iter(found)
@@ -240,11 +251,11 @@ def _chosen(root: Path, piece: Piece) -> Ints:
 # -- writing ---------------------------------------------------------------------------------------------
 
 Slice = tuple[int, Piece, Ints]
-"""A slice's number, the slice, and the indexes of the messages that are wanted of it."""
+"""Number of a slice, the slice, and the indexes of its chosen messages."""
 
 
 def rows_of(options: Options, columns: Sequence[str], one: Slice) -> Iterator[pa.RecordBatch]:
-    """The rows that were chosen of a slice."""
+    """Yield the chosen rows of a slice."""
     _, piece, indexes = one
     wanted = pa.array(indexes)
     for batch in read_slice(piece.slice(), replace(options, columns=_with_index(columns))):
@@ -257,11 +268,10 @@ def _with_index(columns: Sequence[str]) -> tuple[str, ...]:
     return (*columns, *(["message_index"] if "message_index" not in columns else []))
 
 
-def _to_topic(writes: Any, options: Options, name: str) -> Any:
-    target = topic.prepare(writes)
-    same = target.partitions == options.broker.partitions(options.topics[0])
+def _to_topic(writing: Writing) -> Any:
+    same = writing.routes.keeps_partition
     columns = ["key", "value", "properties", "event_time", *(["partition"] if same else [])]
-    return partial(_write_topic, Writing(options, writes, target, name, None), columns)
+    return partial(_write_topic, writing, columns)
 
 
 def _write_topic(writing: Writing, columns: Sequence[str], one: Slice) -> Written:
@@ -273,11 +283,11 @@ def _to_files(root: Path, options: Options) -> Any:
 
 
 def write_file(directory: str, options: Options, one: Slice) -> Written:
-    """The Parquet file of a slice."""
+    """Write the chosen rows of a slice to its Parquet file."""
     file = PartFile(Path(directory) / one[1].file, schema.arrow(schema.COLUMNS))
     try:
         for batch in rows_of(options, schema.COLUMNS, one):
             file.write(batch)
-        return Written(file.rows, file.appear(), 0)
+        return Written(file.rows, file.publish(), 0)
     finally:
-        file.drop()
+        file.discard()

@@ -1,17 +1,17 @@
-"""A topic as an Iceberg table, kept fresh: every message once, whenever the copy is killed, and whoever else copies.
+"""Copy of a topic in an Iceberg table: every message once, even after kills and with concurrent copies.
 
-    slices since the table's ends ─▶ a Parquet file each (here, or as tasks of Spark) ─▶ a commit each, in order
+    slices since the table's ends ─▶ a Parquet file each (here, or in Spark tasks) ─▶ a commit each, in order
 
-A copy takes what the topic has when it is called; call it again, by a schedule, for what came since. How far it is lies
-in the table itself (`iceberg_table`), so nothing else is kept, and any machine may go on.
+A call copies the messages that the topic has at that time; a schedule repeats the call. The table itself contains the
+progress (`iceberg_table`), so there is no other state, and any machine may continue the copy.
 
-A row that is no message (it is encrypted or damaged) is kept as its bytes with its error, and so is a value that its
-schema does not fit; neither stops the copy. Values are typed by the topic's newest schema when the copy begins.
+An encrypted or damaged entry becomes a row with the entry's bytes and an error. So does a value that does not fit its
+schema. Neither stops the copy. Values have the types of the topic's newest schema when the copy begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,11 +35,10 @@ from quire.spark_source.jobs.iceberg_table import (
     open_catalog,
 )
 from quire.spark_source.jobs.part_file import RowGroups
-from quire.spark_source.jobs.since import check_one_topic, since
+from quire.spark_source.jobs.since import End, Since, check_one_topic, since
 from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
-from quire.spark_source.plan import topics_of, whole
-from quire.spark_source.positions import Position
+from quire.spark_source.plan import load_segments, topics_of
 from quire.spark_source.task import read_slice
 from quire.spark_source.values import Values, with_value_schema
 
@@ -47,12 +46,12 @@ _KEPT: Final = (
     "start", "end", "starting_subscription", "columns", "value_schema", "on_bad_value", "on_undecodable", "chunks",
 )  # fmt: skip
 RACES: Final = 20
-"""So often others may have copied what was to be copied, before a copy gives up."""
+"""Maximum number of attempts of a copy while concurrent copies commit the same slices first."""
 
 
 @dataclass(frozen=True)
 class Into:
-    """A table, and where it is: see `open_catalog`."""
+    """Name and catalog of a table; see `open_catalog`."""
 
     catalog: str
     table: str
@@ -61,8 +60,11 @@ class Into:
 
 @dataclass
 class Copied:
-    """What one call has done. `bad` rows have an error; `untyped` says why values are bytes only, though the topic
-    has a schema; `of_others`: slices that another copy was faster with."""
+    """Result of one call.
+
+    `bad` is the number of rows with an error. `untyped` is the reason why values are bytes although the topic has a
+    schema. `of_others` is the number of slices that a concurrent copy committed first.
+    """
 
     topic: str
     table: str
@@ -73,22 +75,22 @@ class Copied:
     of_others: int = 0
     untyped: str = ""
     slices_left: int = 0
-    """Of a dry run: to be copied."""
+    """Number of slices that a dry run would copy."""
 
 
 @dataclass
 class Standing:
-    """How far the copy of a partition is."""
+    """Progress of a partition's copy."""
 
     partition: str
     copied_to: str
-    """Ledger and entry that are next; nothing: none is copied."""
+    """Ledger and entry of the next message to be copied; "" if no message is copied yet."""
     topic_ends: str
     entries_behind: int
 
 
 class Written(NamedTuple):
-    """One slice's file; no path: the slice has no rows."""
+    """Data file written for one slice. `path` is "" if the slice has no rows."""
 
     path: str
     rows: int
@@ -106,10 +108,10 @@ def copy(
     archived: bool = False,
     progress: Progress = quietly,
 ) -> Copied:
-    """Copy what the table lacks of a topic. `options` are those of reading; `resync`: empty the table first;
-    `archived`: leave what the archive does not have yet to a later copy.
+    """Copy the messages of a topic that the table lacks. `options` are reading options.
 
-    Raises what reading raises, and `Unavailable` where the catalog or its store does not answer.
+    With `resync`, empty the table first. With `archived`, copy only archived messages. Raises the errors of reading,
+    and `Unavailable` if the catalog or its store does not answer.
     """
     parsed = _parsed(options)
     report = Copied(parsed.topics[0], into.table)
@@ -125,25 +127,27 @@ def copy(
         table.restart()
     typed = _typed(parsed, table, report)
     for _ in range(RACES):
-        pieces = since(table.ends, parsed, archived=archived).pieces
+        found = since(table.ends, parsed, archived=archived)
         work = partial(write_file, parsed, typed, report.untyped, table.place)
-        if _commit_all(table, pieces, over(work, pieces, spark, progress), report):
+        if _commit_all(table, found, over(work, found.pieces, spark, progress), report):
             return report
         table.reload()
-    raise Unavailable(f"others copy {report.topic} into {into.table} all the time, and faster: let one do it")
+    raise Unavailable(
+        f"concurrent copies of {report.topic} into {into.table} commit all slices first: run only one of them"
+    )
 
 
 def status(options: Mapping[str, str], into: Into) -> tuple[CopyTable, list[Standing]]:
-    """How far the table is behind the topic. Raises `NotFound` where there is no table."""
+    """Return the table, and the progress of each partition. Raises `NotFound` if the table does not exist."""
     parsed = _parsed(options)
     topic, broker = parsed.topics[0], parsed.broker
     table = CopyTable.open(open_catalog(into.catalog, into.options), into.table, topic, create=False)
     partitions = broker.segments(topic)["partitions"]
     names = [f"{topic}-partition-{i}" for i in range(partitions)] or [topic]
-    return table, [_standing(whole(name, broker), table.ends.get(name)) for name in names]
+    return table, [_standing(load_segments(name, broker), table.ends.get(name)) for name in names]
 
 
-def _standing(answer: Mapping[str, Any], at: Position | None) -> Standing:
+def _standing(answer: Mapping[str, Any], at: End | None) -> Standing:
     end, behind = answer["end"], 0
     for segment in answer["segments"]:
         ledger = segment["ledger_id"]
@@ -157,7 +161,7 @@ def _standing(answer: Mapping[str, Any], at: Position | None) -> Standing:
 
 
 def _parsed(options: Mapping[str, str]) -> Options:
-    refuse(options, _KEPT, "is not for tables: each copy goes on where the one before ended")
+    refuse(options, _KEPT, "is not for tables: each copy continues at the end of the previous one")
     parsed = for_batch(options)
     topics = topics_of(parsed, parsed.broker)
     parsed = replace(parsed, topics=tuple(topics), pattern=None, keep_raw=True)
@@ -166,7 +170,10 @@ def _parsed(options: Mapping[str, str]) -> Options:
 
 
 def _typed(options: Options, table: CopyTable, report: Copied) -> Options | None:
-    """Options by which values are typed; None where they are not."""
+    """Extend the column `typed` to the topic's newest schema, and return the options for typed values.
+
+    Return None if values stay bytes.
+    """
     wanted = replace(
         options,
         columns=("value", schema.VALUE_ERROR),
@@ -181,18 +188,18 @@ def _typed(options: Options, table: CopyTable, report: Copied) -> Options | None
             return None
         kind = found.typed.value.column.arrow
     except ConfigurationError:
-        return None  # it has no schema, or one that columns cannot hold
+        return None  # no schema, or one that columns cannot represent
     report.untyped = table.unite(kind)
     return None if report.untyped else found
 
 
-def _commit_all(table: CopyTable, pieces: Sequence[Piece], files: Iterator[Written], report: Copied) -> bool:
-    """Commit the slices' files in order; returns False when somebody else has been faster with one."""
+def _commit_all(table: CopyTable, since: Since, files: Iterator[Written], report: Copied) -> bool:
+    """Commit the slices' files in order. Return False if a concurrent copy has committed one of them first."""
     at = dict(table.ends)
-    for piece, file in zip(pieces, files, strict=True):
+    for piece, file in zip(since.pieces, files, strict=True):
         if not file.path:
-            continue  # the next one's commit moves the end past it
-        end = Position(piece.ledger_id, piece.end_entry)
+            continue  # the commit of the next slice moves the end past this slice
+        end = since.end_of(piece)
         if not table.commit(piece.partition, at.get(piece.partition), end, file.path):
             report.of_others += 1
             table.drop_file(file.path)
@@ -209,7 +216,7 @@ def _commit_all(table: CopyTable, pieces: Sequence[Piece], files: Iterator[Writt
 
 
 def write_file(options: Options, typed: Options | None, untyped: str, place: Place, piece: Piece) -> Written:
-    """One slice as a Parquet file that no snapshot names yet."""
+    """Write one slice as a Parquet file. No snapshot contains the file until it is committed."""
     values = None
     if typed is not None:
         values = Values(typed, piece.slice().origin.topic, options.broker)
@@ -235,7 +242,7 @@ def write_file(options: Options, typed: Options | None, untyped: str, place: Pla
 
 
 def rows_of(batch: pa.RecordBatch, values: Values | None, untyped: str) -> pa.RecordBatch:
-    """Messages as rows of the table, each with its typed value or its error."""
+    """Convert messages to rows of the table, each with its typed value or its error."""
     undecoded = batch.column(schema.UNDECODED)
     envelope = [batch.column(name) for name in schema.COLUMNS]
     if values is None:

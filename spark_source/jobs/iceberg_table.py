@@ -1,25 +1,33 @@
-"""The Iceberg table that a topic is copied into: its catalog, its columns, and commits that never double a slice.
+"""Iceberg table with a topic's copy: catalog, columns, and commits that never duplicate a slice.
 
 | property of the table | is |
 |---|---|
-| quire.topic | the topic; a table has one |
+| quire.topic | the only topic that the table contains |
 | quire.end.PARTITION | `LEDGER:ENTRY`: the first entry of the partition that is not in the table |
+| quire.index.PARTITION | `LEDGER:ENTRY:INDEX`: the same, with the index of its first message, if that is known |
 | commit.retry.num-retries | 0, see below |
 
-A commit adds one slice's file and moves its partition's end, in one transaction; the snapshot says `quire.place` (the
-slice) and `quire.file`. It is made only if the end is where the slice begins, and a catalog takes it only if nobody has
-committed since that was read. Who is refused reads the table again: is the end still where the slice begins, it tries
-anew; else somebody has copied the slice, and the file is dropped. So a kill before the commit leaves a file that no
-snapshot names (any tool that removes orphan files removes it), one after it leaves nothing to do, and two writers copy
-each slice once. The library's own retries would put a refused file on top of what the other one wrote, so they are off.
+A commit adds one slice's file and moves its partition's end, in one transaction; the snapshot contains `quire.place`
+(the slice) and `quire.file`. It is an [optimistic] compare-and-set. The writer commits only if the slice begins at the
+partition's end, and the catalog accepts the commit only if the table has not changed since the writer read it. After a
+refusal the writer reads the table again. If the slice still begins at the end, the writer retries. Otherwise, another
+writer has copied the slice, and the file is deleted. So:
+
+- A kill before the commit leaves a file that no snapshot contains. Any tool that removes orphan files removes it.
+- A kill after the commit leaves nothing to do.
+- Concurrent writers copy each slice once.
+
+pyiceberg's own retries would add a refused file even if another writer has added the same rows, so they are disabled.
+
+[optimistic]: https://iceberg.apache.org/spec/#optimistic-concurrency
 
 | column | is |
 |---|---|
 | topic … sequence | as in `quire.spark_source.schema`; `value` is always the bytes |
-| typed | the value by the topic's schema, where it has one that columns can hold |
-| error | why there are no messages, or no typed value, in what is there; null for all good rows |
+| typed | the value by the topic's schema, if it has one that columns can represent |
+| error | why the entry could not be decoded, or the value could not be typed; null for all good rows |
 
-The fields of `typed` are the union over all versions seen: they are added and widened, and never taken away.
+The fields of `typed` are the union of all schema versions seen: they are added and widened, and never removed.
 """
 
 from __future__ import annotations
@@ -41,15 +49,16 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
+from pyiceberg.table.update import AddSnapshotUpdate
 from sqlalchemy.exc import DatabaseError
 
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.spark_source import schema
-from quire.spark_source.jobs.since import Ends
-from quire.spark_source.positions import Position
+from quire.spark_source.jobs.since import End, Ends
 
 TOPIC: Final = "quire.topic"
 END: Final = "quire.end."
+INDEX: Final = "quire.index."
 PLACE: Final = "quire.place"
 FILE: Final = "quire.file"
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
@@ -58,43 +67,50 @@ TYPED: Final = "typed"
 ERROR: Final = "error"
 ENVELOPE: Final = pa.schema([*schema.arrow(schema.COLUMNS), (ERROR, pa.string())])
 
+NAME: Final = "quire"
+"""Default name of the catalog."""
+
 ATTEMPTS: Final = 12
 PAUSE_S: Final = 0.05
 
 
 class Place(NamedTuple):
-    """Where tasks write files; a plain thing."""
+    """Location and file IO properties with which tasks write files. It is pickled to the tasks."""
 
     location: str
     io: Mapping[str, str]
 
 
 def open_catalog(url: str, options: Mapping[str, str] | None = None) -> Catalog:
-    """A REST catalog for an HTTP URL, one in a database for that of another kind; else a directory, in which the
-    catalog is SQLite and the tables lie beside it. `options` are pyiceberg's: tokens, keys, the warehouse."""
+    """Open a catalog: REST for an HTTP URL, a database for other URLs, else a directory with SQLite and the tables.
+
+    `options` are pyiceberg's, such as tokens, keys and the warehouse. Its option `name` is the catalog's name; in a
+    database, each name has its own tables.
+    """
     given = dict(options or {})
+    name = given.pop("name", NAME)
     with mapped(f"catalog {url}"):
         if url.startswith(("http://", "https://")):
-            return load_catalog("quire", **{"type": "rest", "uri": url, **given})
+            return load_catalog(name, **{"type": "rest", "uri": url, **given})
         if "://" in url and not url.startswith("file://"):
-            return _sql_catalog({"uri": url, **given})
+            return _sql_catalog(name, {"uri": url, **given})
         root = Path(url.removeprefix("file://")).absolute()
         root.mkdir(parents=True, exist_ok=True)
         place = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}
-        return _sql_catalog({**place, **given})
+        return _sql_catalog(name, {**place, **given})
 
 
-def _sql_catalog(given: Mapping[str, str]) -> Catalog:
-    """Two that open a new database at once both make its tables, and one is refused: then they are there."""
+def _sql_catalog(name: str, given: Mapping[str, str]) -> Catalog:
+    """Load a SQL catalog. If a concurrent caller creates the tables of a new database first, load it again."""
     try:
-        return load_catalog("quire", **{"type": "sql", **given})
+        return load_catalog(name, **{"type": "sql", **given})
     except DatabaseError:
-        return load_catalog("quire", **{"type": "sql", **given})
+        return load_catalog(name, **{"type": "sql", **given})
 
 
 @contextmanager
 def mapped(what: str) -> Iterator[None]:
-    """Errors of pyiceberg and what is below it as ours; a refused commit stays what it is."""
+    """Map errors of pyiceberg and its libraries to `QuireError`; a refused commit is raised unchanged."""
     try:
         yield
     except (QuireError, CommitFailedException):
@@ -105,16 +121,26 @@ def mapped(what: str) -> Iterator[None]:
         raise kind(f"{what}: {type(error).__name__}: {reason}") from error
 
 
+def is_copy_of(catalog: Catalog, name: str, topic: str) -> bool:
+    """Return whether the table `name` exists and contains the topic's copy."""
+    with mapped(f"table {name}"):
+        try:
+            return bool(catalog.load_table(name).properties.get(TOPIC) == topic)
+        except NoSuchTableError:
+            return False
+
+
 class CopyTable:
-    """The table of one topic, as it was read last."""
+    """Iceberg table with the copy of one topic, in the state that was read last."""
 
     def __init__(self, table: Table, name: str) -> None:
         self._table = table
         self.name = name
+        _accept_repeated_commits(table)
 
     @classmethod
     def open(cls, catalog: Catalog, name: str, topic: str, *, create: bool) -> CopyTable:
-        """Raises `NotFound` where there is none and none is made, `ConfigurationError` for another topic's."""
+        """Open or create the table. Raises `NotFound`, and `ConfigurationError` for another topic's table."""
         if name.count(".") < 1 or not all(name.split(".")):
             raise ConfigurationError(f"{name!r} is not the name of a table; write NAMESPACE.TABLE")
         with mapped(f"table {name}"):
@@ -122,15 +148,15 @@ class CopyTable:
                 table = catalog.load_table(name)
             except NoSuchTableError:
                 if not create:
-                    raise NotFound(f"there is no table {name}: copy a topic into it first") from None
+                    raise NotFound(f"table {name} does not exist: copy a topic into it first") from None
                 table = _create(catalog, name, topic)
             found = cls(table, name)
             holds = table.properties.get(TOPIC)
             if holds != topic:
                 what = f"is the copy of {holds}" if holds else "is not the copy of a topic"
-                raise ConfigurationError(f"table {name} {what}: give another table for {topic}")
+                raise ConfigurationError(f"table {name} {what}; set another table for {topic}")
             if table.properties.get(next(iter(_NO_RETRIES))) != "0":
-                found._again(
+                found._retry(
                     lambda: found._table.transaction().set_properties(_NO_RETRIES).commit_transaction()
                 )
             return found
@@ -141,12 +167,16 @@ class CopyTable:
 
     @property
     def ends(self) -> Ends:
-        """How far each partition is copied."""
-        return {
-            key.removeprefix(END): _position(text)
-            for key, text in self._table.properties.items()
-            if key.startswith(END)
-        }
+        """End of each partition's copy."""
+        properties = self._table.properties
+        found = {}
+        for key, text in properties.items():
+            if key.startswith(END):
+                name = key.removeprefix(END)
+                known = properties.get(INDEX + name, "")
+                # Older versions of Quire update the end, but not the index.
+                found[name] = End(*map(int, (known if known.startswith(f"{text}:") else text).split(":")))
+        return found
 
     @property
     def rows(self) -> int:
@@ -157,7 +187,7 @@ class CopyTable:
 
     @property
     def committed_ms(self) -> int | None:
-        """When the last snapshot was made."""
+        """Time of the last snapshot."""
         snapshot = self._table.current_snapshot()
         return None if snapshot is None else snapshot.timestamp_ms
 
@@ -165,14 +195,14 @@ class CopyTable:
         self._table = self._table.refresh()
 
     def drop_file(self, path: str) -> None:
-        """A file that no snapshot names."""
+        """Delete a file that no snapshot contains."""
         with mapped(f"file {path}"):
             self._table.io.delete(path)
 
     # -- changes ---------------------------------------------------------------------------------------
 
     def unite(self, typed: pa.DataType) -> str:
-        """See that the column `typed` can hold values of this type; returns why not, if it cannot."""
+        """Extend the column `typed` to values of this type. Return the reason if that is impossible, else ""."""
 
         def unite() -> None:
             with self._table.update_schema() as update:
@@ -180,15 +210,15 @@ class CopyTable:
 
         try:
             with mapped(f"table {self.name}"):
-                self._again(unite)
+                self._retry(unite)
         except ConfigurationError as error:
-            return f"the topic's schema does not go with the columns of the table: {error}"
+            return f"the topic's schema does not fit the columns of the table: {error}"
         return ""
 
-    def commit(self, partition: str, start: Position | None, end: Position, path: str) -> bool:
-        """Add a slice's file, unless somebody else has copied from `start` on; returns whether it was added.
+    def commit(self, partition: str, start: End | None, end: End, path: str) -> bool:
+        """Add a slice's file, unless another writer has copied from `start` on. Return whether it was added.
 
-        Raises `Unavailable` when the catalog does not say.
+        Raises `Unavailable` if the outcome is unknown.
         """
         place = f"{partition} {'' if start is None else _text(start)}..{_text(end)}"
         for attempt in range(ATTEMPTS):
@@ -199,7 +229,10 @@ class CopyTable:
                     change = self._table.transaction()
                     said = {PLACE: place, FILE: path}
                     change.add_files([path], snapshot_properties=said, check_duplicate_files=False)
-                    change.set_properties({END + partition: _text(end)})
+                    moved = {END + partition: _text(end)}
+                    if end.message_index >= 0:
+                        moved[INDEX + partition] = f"{_text(end)}:{end.message_index}"
+                    change.set_properties(moved)
                     change.commit_transaction()
                     return True
             except CommitFailedException:
@@ -210,47 +243,65 @@ class CopyTable:
                     return True
                 raise
         raise Unavailable(
-            f"table {self.name}: others commit so often that {place} could not be added; try again"
+            f"table {self.name}: {place} could not be added because of concurrent commits; try again"
         )
 
     def restart(self) -> None:
-        """Nothing is in the table, and nothing is copied."""
+        """Remove all rows, and reset all ends."""
 
         def restart() -> None:
             change = self._table.transaction()
             change.delete(AlwaysTrue())
-            change.remove_properties(*(key for key in self._table.properties if key.startswith(END)))
+            change.remove_properties(*(key for key in self._table.properties if key.startswith((END, INDEX))))
             change.commit_transaction()
 
         with mapped(f"table {self.name}"):
-            self._again(restart)
+            self._retry(restart)
 
     def _has(self, path: str) -> bool:
         summaries = (one.summary for one in self._table.snapshots())
         return any(one is not None and one.additional_properties.get(FILE) == path for one in summaries)
 
-    def _again(self, change: Any) -> None:
-        """A change that may be made on top of whatever others have made."""
+    def _retry(self, change: Any) -> None:
+        """Make a change that is correct whatever concurrent writers commit, and retry it when it is refused."""
         for attempt in range(ATTEMPTS):
             try:
                 change()
                 return
             except CommitFailedException:
                 self._wait(attempt)
-        raise Unavailable(
-            f"table {self.name}: others commit so often that it could not be changed; try again"
-        )
+        raise Unavailable(f"table {self.name} could not be changed because of concurrent commits; try again")
 
     def _wait(self, attempt: int) -> None:
         time.sleep(PAUSE_S * min(2**attempt, 32) * random.random())
         self.reload()
 
 
+def _accept_repeated_commits(table: Table) -> None:
+    """Patch `table` to treat a refused commit as successful if the table has the commit's snapshots.
+
+    A proxy that lost the response to a commit may send it again, and the catalog refuses the second one. pyiceberg
+    would then delete the manifests, although the table uses them.
+    """
+    commit = table._do_commit
+
+    def commit_or_confirm(updates: Any, requirements: Any) -> None:
+        try:
+            commit(updates=updates, requirements=requirements)
+        except CommitFailedException:
+            made = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
+            table.refresh()
+            if not made or any(table.snapshot_by_id(number) is None for number in made):
+                raise
+
+    table._do_commit = commit_or_confirm  # type: ignore[method-assign]
+
+
 def _create(catalog: Catalog, name: str, topic: str) -> Table:
     namespace = name.rpartition(".")[0]
     try:
         catalog.create_namespace_if_not_exists(namespace)
-    except Exception:  # each catalog has its own for a namespace that somebody makes at the same moment
+    except Exception:  # each catalog has its own error for a namespace that was created concurrently
         if not catalog.namespace_exists(namespace):
             raise
     try:
@@ -259,10 +310,5 @@ def _create(catalog: Catalog, name: str, topic: str) -> Table:
         return catalog.load_table(name)
 
 
-def _position(text: str) -> Position:
-    ledger, _, entry = text.partition(":")
-    return Position(int(ledger), int(entry))
-
-
-def _text(position: Position) -> str:
-    return f"{position.ledger_id}:{position.entry_id}"
+def _text(end: End) -> str:
+    return f"{end.ledger_id}:{end.entry_id}"

@@ -1,7 +1,7 @@
-"""A profile as one HTML page: tables, and pictures drawn in SVG; nothing is loaded from elsewhere.
+"""HTML page of a profile, with tables and SVG diagrams. The page loads no other resources.
 
-Bars are scaled to the largest; what a bar stands for is its title, which browsers show under the pointer. Colours
-follow the reader's system, light or dark.
+Bars are scaled to the largest one. A bar's title, which browsers show as a tooltip, contains its time and value. The
+page follows the reader's system setting for light or dark colours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ WIDTH: Final = 880
 HEIGHT: Final = 160
 LEFT: Final = 70
 BOTTOM: Final = 22
-TICKS: Final = 6
+TICK_WIDTH: Final = 140
+"""Width of a time label in pixels."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #66727f; --line: #dde3e9; --bar: #2f6f9f; --hot: 196 72 32;
@@ -39,7 +40,7 @@ rect.bar { fill: var(--bar) } rect.hot { fill: rgb(var(--hot)) } line { stroke: 
 
 
 def render(profile: Profile) -> str:
-    """The page."""
+    """Render a profile as an HTML page."""
     found = profile.as_dict()
     times = [one["start_ms"] for one in found["over_time"]]
     seconds = found["interval_ms"] / 1000
@@ -98,9 +99,9 @@ def _section(title: str, content: str, note: str) -> str:
 
 
 def _bars(values: Sequence[float], times: Sequence[int], say: Any) -> str:
-    """Values over time."""
+    """Draw values over time."""
     titles = [f"{_when(at)}: {say(value)}" for at, value in zip(times, values, strict=True)]
-    return _chart(values, titles, _ticks([_when(at) for at in times]), say)
+    return _chart(values, titles, _ticks([_when(at) for at in times], WIDTH - LEFT), say)
 
 
 def _sizes(sizes: dict[str, Any]) -> str:
@@ -173,7 +174,7 @@ def _heat(hot: Sequence[dict[str, Any]], times: Sequence[int]) -> str:
                     f'<rect class="hot" opacity="{0.12 + 0.88 * count / most:.2f}" x="{left + place * step:.1f}" '
                     f'width="{max(1, step - 1):.1f}" y="{y + 1}" height="{row - 2}"><title>{title}</title></rect>'
                 )
-    for place, label in _ticks([_when(at) for at in times]):
+    for place, label in _ticks([_when(at) for at in times], WIDTH - left):
         x = left + (place + 0.5) * step
         body.append(f'<text x="{x:.1f}" y="{len(hot) * row + 15}" text-anchor="middle">{label}</text>')
     return _svg(len(hot) * row + BOTTOM, body)
@@ -183,9 +184,9 @@ def _svg(height: int, body: Iterable[str]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(body)}</svg>'
 
 
-def _ticks(labels: Sequence[str]) -> list[tuple[int, str]]:
-    """Some labels, evenly, and none so far out that it is cut."""
-    count = min(TICKS, len(labels))
+def _ticks(labels: Sequence[str], width: int) -> list[tuple[int, str]]:
+    """Return as many labels as fit, evenly spaced, without clipped ones."""
+    count = min(width // TICK_WIDTH, len(labels))
     places = [round((number + 0.5) * len(labels) / count - 0.5) for number in range(count)]
     return [(place, labels[place]) for place in places]
 

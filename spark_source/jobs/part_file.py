@@ -1,6 +1,6 @@
-"""A Parquet file that a job writes: it appears under its name when it is whole and on disk, and is not there before.
+"""Parquet file of a job, which gets its final name only when it is complete and durable.
 
-pyarrow begins a row group with each call of its writer, and record batches are of 2 MiB: `RowGroups` gathers them.
+pyarrow begins a row group with each call of its writer. Record batches have only 2 MiB, so `RowGroups` combines them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from quire.spark_source.jobs import state
 
 ROW_GROUP_BYTES: Final = 16 * MIB
 ROW_GROUP_ROWS: Final = 65_536
-"""A row group is written before it has more than either; one batch may."""
+"""Limits of a row group. Only a row group of a single record batch may exceed them."""
 
 
 class RowGroups:
-    """Record batches of one schema to a Parquet file, `where` pyarrow's writer takes one."""
+    """Writer of record batches to a Parquet file; `where` is a path, or a file object for pyarrow."""
 
     def __init__(self, where: Any, arrow: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(where, arrow, compression="zstd")
@@ -44,17 +44,17 @@ class RowGroups:
         self._held, self._rows, self._bytes = [], 0, 0
 
     def finish(self) -> None:
-        """All is written, and closed."""
+        """Write the last row group and the footer, and close the file."""
         self.flush()
         self._writer.close()
 
     def close(self) -> None:
-        """Without what is not written yet."""
+        """Close the file, and drop the rows that are still held."""
         self._writer.close()
 
 
 class PartFile:
-    """One file, under another name until it is whole."""
+    """A file that has a temporary name until it is complete."""
 
     def __init__(self, path: Path, arrow: pa.Schema) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,12 +67,12 @@ class PartFile:
         self._groups.write(rows)
         self.rows += rows.num_rows
 
-    def rest(self) -> None:
-        """Hold no rows in memory while others are written elsewhere."""
+    def flush(self) -> None:
+        """Write held rows, to free their memory while rows of other files are written."""
         self._groups.flush()
 
-    def appear(self) -> int:
-        """Returns its size in bytes."""
+    def publish(self) -> int:
+        """Complete the file, make it durable, rename it to its final name, and return its size in bytes."""
         self._groups.finish()
         with self._partial.open("rb") as written:
             os.fsync(written.fileno())
@@ -81,7 +81,7 @@ class PartFile:
         state.sync_directory(self._path.parent)
         return size
 
-    def drop(self) -> None:
-        """Nothing stays of one that has not appeared."""
+    def discard(self) -> None:
+        """Close the file, and delete it unless it was published."""
         self._groups.close()
         self._partial.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What a topic's history is like: rates, sizes, keys and hot keys over time, producers, partitions.
+"""Statistics of a topic's history: rates, sizes, keys and hot keys over time, producers, partitions.
 
-Each slice is summed up where it is read (`Part`), and the sums are added (`sketches`), so that the driver holds the
-same few megabytes for a day and for ten years. The intervals of time are of publish times, and some fifty for the
-whole range; `page` draws all of it.
+Each task computes the sums of its slice (`Part`), and the driver merges them (`sketches`). So the driver needs the same
+few megabytes for a day and for ten years. The range is divided into some fifty intervals of publish time, which `page`
+draws.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from quire.spark_source.jobs.sketches import KEYS_KEPT, Distinct, Hot, Hottest, 
 from quire.spark_source.jobs.slices import Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
 from quire.spark_source.plan import Slice, plan
-from quire.spark_source.positions import CLOCK_SKEW_MS
 from quire.spark_source.task import read_slice
 
 COLUMNS: Final = ("entry", "batch_index", "key", "value", "publish_time", "producer", "undecoded")
@@ -34,22 +33,22 @@ WIDTHS_MS: Final = (
     *(1, 10, 100, _S, 2 * _S, 5 * _S, 10 * _S, 30 * _S, _MIN, 2 * _MIN, 5 * _MIN, 10 * _MIN, 30 * _MIN),
     *(_H, 2 * _H, 6 * _H, 12 * _H, _D, 2 * _D, 7 * _D, 14 * _D, 28 * _D, 91 * _D, 365 * _D),
 )
-"""How long an interval may be."""
+"""Possible lengths of an interval in milliseconds."""
 
 PRODUCERS_SHOWN: Final = 20
 HOT_KEYS_SHOWN: Final = 20
 GROUPS_HELD: Final = 400_000
-"""Keys and intervals of one slice, before they are summed up once more."""
+"""Maximum number of (key, interval) rows of one slice in memory; beyond it, equal pairs are combined."""
 
 
 @dataclass
 class Part:
-    """The sums of one slice, or of all."""
+    """Sums of one slice, or of all slices."""
 
     messages: int = 0
     entries: int = 0
     undecoded: int = 0
-    """Entries that are encrypted or damaged; they are counted nowhere else."""
+    """Number of encrypted and damaged entries, which other counts do not include."""
     nulls: int = 0
     with_key: int = 0
     sizes: Sizes = field(default_factory=Sizes)
@@ -60,15 +59,15 @@ class Part:
     producers: dict[str, int] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: Part) -> None:
+    def merge(self, other: Part) -> None:
         self.messages += other.messages
         self.entries += other.entries
         self.undecoded += other.undecoded
         self.nulls += other.nulls
         self.with_key += other.with_key
-        self.sizes.add(other.sizes)
-        self.distinct.add(other.distinct)
-        self.hottest.add(other.hottest)
+        self.sizes.merge(other.sizes)
+        self.distinct.merge(other.distinct)
+        self.hottest.merge(other.hottest)
         add_counts(self.over_time, other.over_time)
         add_counts(self.bytes_over_time, other.bytes_over_time)
         add_counts(self.producers, other.producers)
@@ -77,7 +76,7 @@ class Part:
 
 @dataclass
 class Profile:
-    """What was found. Interval `n` begins at `n * interval_ms`, in publish times."""
+    """Result of a profile. Interval `n` begins at `n * interval_ms`, in publish times."""
 
     topics: str
     slices: int
@@ -131,17 +130,20 @@ class Profile:
 
     @property
     def intervals(self) -> Sequence[int]:
-        """Those with messages, and what lies between; the latest thousand, should clocks have gone astray."""
-        there = sorted(self.sums.over_time)
-        if not there:
+        """Numbers of the intervals from the first to the last message.
+
+        There are at most `20 * INTERVALS`, the latest ones, because wrong clocks may make the range very long.
+        """
+        used = sorted(self.sums.over_time)
+        if not used:
             return []
-        if there[-1] - there[0] < 20 * INTERVALS:
-            return range(there[0], there[-1] + 1)
-        return there[-20 * INTERVALS :]
+        if used[-1] - used[0] < 20 * INTERVALS:
+            return range(used[0], used[-1] + 1)
+        return used[-20 * INTERVALS :]
 
 
 def text_of(key: bytes) -> str:
-    """A key for people."""
+    """Return a key as text for display."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
@@ -156,8 +158,8 @@ def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 def profile(
     options: Mapping[str, str], *, spark: Any = None, dry_run: bool = False, progress: Progress = quietly
 ) -> Profile:
-    """Sum up what the options of reading say. Raises what reading raises."""
-    refuse(options, _KEPT, "is not for profiles, which choose what they read")
+    """Compute the statistics of a query. `options` are reading options. Raises the errors of reading."""
+    refuse(options, _KEPT, "is not allowed for profiles, which choose what they read")
     parsed = replace(for_batch(options), columns=COLUMNS, keep_raw=True)
     broker = parsed.broker
     pieces = cutting.slices(plan(parsed, broker), parsed)
@@ -168,12 +170,16 @@ def profile(
     for piece in pieces:
         found.sums.partitions.setdefault(piece.origin.name, 0)
     for part in over(partial(profile_slice, parsed, found.interval_ms), pieces, spark, progress):
-        found.sums.add(part)
+        found.sums.merge(part)
     return found
 
 
+CLOCK_SKEW_MS: Final = 3_600_000
+"""Assumed greatest difference of producers' and brokers' clocks; used to choose the length of intervals."""
+
+
 def _interval_ms(options: Options, pieces: Sequence[Slice], broker: Broker) -> int:
-    """Such that the range has some fifty intervals, by the broker's clocks."""
+    """Choose a length that divides the range into some fifty intervals, by the brokers' clocks."""
     ledgers = {(piece.origin.name, piece.origin.ledger_id) for piece in pieces}
     first, last = [], []
     for name in dict.fromkeys(piece.origin.name for piece in pieces):
@@ -191,7 +197,7 @@ def _interval_ms(options: Options, pieces: Sequence[Slice], broker: Broker) -> i
 
 
 def profile_slice(options: Options, interval_ms: int, piece: Slice) -> Part:
-    """The sums of one slice."""
+    """Compute the sums of one slice."""
     part = Part()
     groups: list[pa.Table] = []
     last = -1
@@ -215,12 +221,12 @@ def profile_slice(options: Options, interval_ms: int, piece: Slice) -> Part:
 
 
 def _count(part: Part, rows: pa.Table, interval_ms: int) -> pa.Table:
-    """Take a batch of messages into the sums; returns those of its keys by interval."""
+    """Add a batch of messages to the sums, and return the batch's counts by key and interval."""
     part.messages += len(rows)
     part.nulls += rows["value"].null_count
     part.with_key += len(rows) - rows["key"].null_count
     sizes = pc.cast(pc.binary_length(rows["value"]), pa.int64())
-    part.sizes.take(sizes.drop_null().to_numpy())
+    part.sizes.count(sizes.drop_null().to_numpy())
     times = pc.divide(rows["publish_time"].cast(pa.int64()), 1000 * interval_ms)
     sizes = pc.fill_null(sizes, 0)
     every = pa.table({"key": rows["key"], "interval": times, "messages": sizes, "bytes": sizes})
@@ -245,14 +251,14 @@ def _summed(groups: Sequence[pa.Table]) -> pa.Table:
 
 
 def _keys(part: Part, groups: pa.Table) -> None:
-    """The slice's keys: how many, and the hottest with their intervals."""
+    """Add the slice's keys to the sums: the number of different keys, and the hottest keys by interval."""
     sums = groups.group_by("key").aggregate([("messages", "sum")])
-    part.distinct.take(sums["key"].to_pylist())
+    part.distinct.add_keys(sums["key"].to_pylist())
     top = sums.take(pc.select_k_unstable(sums, KEYS_KEPT + 1, [("messages_sum", "descending")]))
     if len(top) > KEYS_KEPT:
         part.hottest.unseen = top["messages_sum"][KEYS_KEPT].as_py()
         top = top.slice(0, KEYS_KEPT)
-    ours = groups.filter(pc.is_in(groups["key"], value_set=top["key"].combine_chunks()))
-    for row in ours.to_pylist():
+    hottest = groups.filter(pc.is_in(groups["key"], value_set=top["key"].combine_chunks()))
+    for row in hottest.to_pylist():
         one = Hot(row["messages"], row["bytes"], {row["interval"]: row["messages"]})
-        part.hottest.keys.setdefault(row["key"], Hot()).add(one)
+        part.hottest.keys.setdefault(row["key"], Hot()).merge(one)

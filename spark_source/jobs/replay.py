@@ -1,12 +1,13 @@
-"""History into a topic: a range of it, of which a filter may choose rows and an expression give them other keys.
+"""Replay of a topic's history, or a range of it, into another topic.
 
-Every row that is asked for is written once, also when the job is killed and started again (`run`): a slice is to the
-sink what a Spark task is to it elsewhere, with the slice's number for the task's. The rows of a slice depend on nothing
-but the slice, the filter and the expression; the pace does not matter, for entries are cut by their rows.
+A filter may select rows, and an expression may set their keys. Every selected row is written once, even if the job is
+killed and restarted (`run`). The sink regards each slice as a Spark task with the slice's number. The rows of a slice
+depend only on the slice, the filter and the expression. Their division into entries does not depend on the rate of
+writing.
 
-In this process slices are written one after the other, so that each partition keeps its order. As tasks of Spark they
-are written side by side, and only rows of a slice keep theirs. Filters and expressions are Spark's SQL and need a
-session; they see the columns of `schema`.
+Without Spark, slices are written one after the other, so each partition keeps its order. Spark tasks write slices
+concurrently, and only the rows of one slice keep their order. Filters and expressions are Spark SQL over the columns of
+`schema`, and need a Spark session.
 
     spark.range ─▶ read a slice ─▶ where ─▶ select key, value, … ─▶ write as slice number n       one task each
 """
@@ -25,7 +26,7 @@ import pyarrow as pa
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source import cutting, schema
 from quire.spark_source.jobs import run, state
-from quire.spark_source.jobs.run import Run
+from quire.spark_source.jobs.run import Routes, Run
 from quire.spark_source.jobs.slices import Piece, Progress, quietly, refuse, waves
 from quire.spark_source.options import Options, for_batch
 from quire.spark_source.plan import plan, topics_of
@@ -47,21 +48,21 @@ _DONE: Final = "number bigint, rows bigint, bytes bigint, repeated bigint"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be replayed. `source` are options of reading, `target` those of writing."""
+    """Request for a replay. `source` contains options of reading, `target` options of writing."""
 
     source: Mapping[str, str]
     target: Mapping[str, str]
     where: str | None = None
-    """Of which rows; Spark SQL."""
+    """Spark SQL condition that selects rows."""
     key: str | None = None
-    """Their new keys; Spark SQL."""
+    """Spark SQL expression for new keys."""
     rows_per_second: float | None = None
     accept_copies: bool = False
-    """Go on with a run that stood still for so long that brokers may have forgotten what they have."""
+    """Continue a run after a pause in which brokers may have forgotten its sequence ids."""
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What makes the rows, and what their entries are."""
+        """All parameters that determine the rows and their entries."""
         return {
             "source": dict(self.source),
             "target": dict(self.target),
@@ -72,7 +73,7 @@ class Wanted:
 
 @dataclass
 class Replayed:
-    """What one call has done. `repeated`: rows that a call before had written already."""
+    """Result of one call. `repeated` is the number of rows that an earlier call had already written."""
 
     source: str
     target: str
@@ -82,20 +83,19 @@ class Replayed:
     repeated: int = 0
     resumed: bool = False
     slices_left: int = 0
-    """Of a dry run: to be done."""
+    """Number of slices that a dry run would write."""
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How slices are written; a plain thing, which crosses to tasks."""
+    """Parameters for writing slices. They are pickled to the tasks."""
 
     options: Options
     sink: SinkOptions
     target: Target
     name: str
-    rows_per_second: float | None
-    keeps_partition: bool = False
-    """Rows go to the partition of the same number."""
+    routes: Routes
+    rows_per_second: float | None = None
 
 
 def replay(
@@ -106,9 +106,9 @@ def replay(
     dry_run: bool = False,
     progress: Progress = quietly,
 ) -> Replayed:
-    """Write what is asked for into the target; `directory` keeps how far it is.
+    """Write the selected rows to the target. `directory` records the progress.
 
-    Raises what reading and writing raise, and `InUse` while another job works in the directory.
+    Raises the errors of reading and writing, and `InUse` while another job works in the directory.
     """
     options, writes = _parsed(wanted, spark)
     broker, root = options.broker, Path(directory)
@@ -126,19 +126,21 @@ def replay(
     if options.typed is not None and options.typed.key is not None:
         raise ConfigurationError("a replay cannot type the keys of pairs: use value_schema=none")
     if spark is not None:
-        _rows(options, [], wanted, spark)  # says at once what it does not understand
+        _rows(options, [], wanted, spark)  # raises for invalid expressions before the run begins
     target = topic.prepare(writes)
+    same = target.partitions == broker.partitions(options.topics[0]) and not wanted.key
+    routes_now = Routes(target.partitions, same)
     if options.typed is not None and options.typed.value.kind in ("AVRO", "JSON"):
         value = options.typed.value
         writes = replace(writes, schema_type=value.kind)
         target = target._replace(schema=topic.value_schema(writes, value.column.arrow))
-    with state.alone(root, "job"):
+    with state.lock_directory(root, "job"):
         report.resumed = (root / "_quire" / "run.json").exists()
-        now = run.begin(root, wanted.asked, "replay", pieces)
+        now = run.begin(root, wanted.asked, "replay", pieces, routes_now)
         if not wanted.accept_copies:
             now.check_remembered()
-        same = target.partitions == broker.partitions(options.topics[0]) and not wanted.key
-        writing = Writing(options, writes, target, now.name, wanted.rows_per_second, keeps_partition=same)
+        routes = now.routes(routes_now)
+        writing = Writing(options, writes, target, now.name, routes, wanted.rows_per_second)
         todo = now.todo
         results = _one_by_one(writing, todo) if spark is None else _side_by_side(writing, todo, wanted, spark)
         sum_up(report, now, results, progress)
@@ -146,7 +148,7 @@ def replay(
 
 
 def sum_up(report: Replayed, now: Run, results: Iterable[tuple[int, Written]], progress: Progress) -> None:
-    """Note each slice that is done, as it is."""
+    """Record each slice in the run when its rows are written, and add its counts to `report`."""
     for number, written in results:
         now.finish(number, written.rows, written.bytes, written.repeated)
         report.slices += 1
@@ -157,22 +159,20 @@ def sum_up(report: Replayed, now: Run, results: Iterable[tuple[int, Written]], p
 
 
 def _parsed(wanted: Wanted, spark: Any) -> tuple[Options, SinkOptions]:
-    refuse(wanted.source, _KEPT, "is not for replays, which read whole messages")
-    refuse(wanted.target, _DECIDED, "is not for replays, which see to it that rows are written once")
+    refuse(wanted.source, _KEPT, "is not allowed for replays, which read whole messages")
+    refuse(wanted.target, _DECIDED, "is not allowed for replays, which write each row once")
     if spark is None and (wanted.where or wanted.key):
         raise ConfigurationError(
-            "a filter and a key's expression are Spark's SQL: give a session, or --master"
+            "a filter or an expression for keys is Spark SQL, which needs a Spark session (--master)"
         )
     if wanted.rows_per_second is not None and wanted.rows_per_second <= 0:
-        raise ConfigurationError(f"a rate of {wanted.rows_per_second:g} messages a second never ends")
+        raise ConfigurationError(f"rows_per_second={wanted.rows_per_second:g} is not greater than 0")
     options, writes = for_batch(wanted.source), sink.parse(wanted.target)
     topics = topics_of(options, options.broker)
     if len(topics) != 1:
-        raise ConfigurationError("a replay reads one topic: give the option topic")
+        raise ConfigurationError("a replay reads one topic; set the option topic")
     if (topics[0], options.service_url) == (writes.topic, writes.service_url):
-        raise ConfigurationError(
-            f"{writes.topic} would be written into itself: give another topic to write to"
-        )
+        raise ConfigurationError(f"source and target are the same topic, {writes.topic}; set another target")
     columns = _PLAIN if spark is None else schema.COLUMNS
     return replace(options, topics=tuple(topics), pattern=None, columns=columns), writes
 
@@ -182,22 +182,23 @@ def _parsed(wanted: Wanted, spark: Any) -> tuple[Options, SinkOptions]:
 
 def _one_by_one(writing: Writing, todo: Sequence[tuple[int, Piece]]) -> Iterator[tuple[int, Written]]:
     options = writing.options
-    if writing.keeps_partition:
+    if writing.routes.keeps_partition:
         options = replace(options, columns=(*_PLAIN, "partition"))
     for number, piece in todo:
         yield number, write_slice(writing, number, read_slice(piece.slice(), options))
 
 
 def write_slice(writing: Writing, number: int, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Rows into the topic, as those of the slice with this number."""
+    """Write the rows of slice `number` to the topic."""
     url = topic.publish_url(writing.sink, writing.target.partitions)
-    task = TaskPlan(writing.sink, url, writing.target, number, writing.name, epoch=0)
+    routes = writing.routes.partitions
+    task = TaskPlan(writing.sink, url, writing.target, number, writing.name, epoch=0, routes=routes)
     rate = writing.rows_per_second
     return write(task, batches if rate is None else paced(batches, rate))
 
 
 def paced(batches: Iterable[pa.RecordBatch], rows_per_second: float) -> Iterator[pa.RecordBatch]:
-    """The same rows, no faster than that."""
+    """Yield the rows, at most `rows_per_second` on average."""
     some = max(1, int(rows_per_second / 10))
     begun_s, rows = time.monotonic(), 0
     for batch in batches:
@@ -219,7 +220,7 @@ def _side_by_side(
         writing = replace(writing, rows_per_second=writing.rows_per_second / at_once)
     for some in waves(todo, spark):
         rows = _rows(
-            writing.options, some, wanted, spark, *(["partition"] if writing.keeps_partition else [])
+            writing.options, some, wanted, spark, *(["partition"] if writing.routes.keeps_partition else [])
         )
         numbers = [number for number, _ in some]
         for done in rows.mapInArrow(partial(_write, writing, numbers), _DONE).collect():
@@ -227,7 +228,7 @@ def _side_by_side(
 
 
 def _rows(options: Options, some: Sequence[tuple[int, Piece]], wanted: Wanted, spark: Any, *more: str) -> Any:
-    """A DataFrame with a partition for each slice. Raises `ConfigurationError` for expressions that are none."""
+    """Return a DataFrame with one partition per slice. Raises `ConfigurationError` for invalid expressions."""
     from pyspark.errors import PySparkException
 
     pieces = [piece for _, piece in some]
@@ -242,7 +243,9 @@ def _rows(options: Options, some: Sequence[tuple[int, Piece]], wanted: Wanted, s
         columns = {one.name: one.dataType.simpleString() for one in rows.schema.fields}
     except PySparkException as error:
         reason = str(error).strip().partition("\n")[0]
-        raise ConfigurationError(f"the filter or the key's expression is not Spark's SQL: {reason}") from None
+        raise ConfigurationError(
+            f"the filter or the expression for keys is not valid Spark SQL: {reason}"
+        ) from None
     check_columns(columns)
     return rows
 

@@ -1,13 +1,15 @@
-"""A run over the slices of a history that may be killed at any moment and started again.
+"""Run over the slices of a topic's history. It may be killed at any point and continued.
 
-    DIRECTORY/_quire/run.json     what is asked, the slices, and the name it writes under: before its first row
+    DIRECTORY/_quire/run.json     the request, the slices, the run's producer name, and the routing of rows to the
+                                  partitions of a topic; written before the run's first row
     DIRECTORY/_quire/done.log     a line of JSON for each slice that is done
 
-What a slice gives is a function of `run.json` alone. A slice that is not in the log is done again, whole; whoever takes
-its rows drops what it has. A topic does so by the run's name, the slice's number and sequence ids (`sink`), for as
-long as it remembers the name. So a run that stood still longer than `FORGOTTEN_MS` is not gone on with silently.
+`run.json` alone determines the rows of a slice. A slice that is not in the log is repeated as a whole, and the target
+drops the rows that it already has. A topic recognizes them by the run's producer name, the slice's number and sequence
+ids (`sink`), as long as brokers remember the name. So a run that paused longer than `FORGOTTEN_MS` is refused unless
+the caller accepts duplicates.
 
-A finished run stays finished: the same call does nothing more.
+If a run is finished, the same call does nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +27,26 @@ from quire.spark_source.jobs import state
 from quire.spark_source.jobs.slices import Piece
 
 FORGOTTEN_MS: Final = 5 * 3_600_000
-"""Brokers forget a producer after six hours of silence; its last word may be a while before the run's."""
+"""Longest pause of a run.
+
+Brokers forget a producer after six hours without messages, which may begin before the run's last record.
+"""
+
+CLOCK_BACK_MS: Final = 30 * 60_000
+"""Largest accepted step back of the clock. After a larger one, the duration of a pause is unknown."""
+
+
+class Routes(NamedTuple):
+    """Routing of a run's rows to the partitions of its topic. It stays the same if partitions are added."""
+
+    partitions: int
+    """Number of partitions; 0 for an unpartitioned topic."""
+    keeps_partition: bool
+    """True if rows go to the partition with the number of their source partition."""
 
 
 class Done(NamedTuple):
-    """A slice that is done. `repeated` rows had been written before."""
+    """Record of a slice that is done. `repeated` is the number of its rows that had been written before."""
 
     number: int
     rows: int
@@ -39,13 +56,14 @@ class Done(NamedTuple):
 
 
 class Run:
-    """One run: its slices, and which of them are done. For one process at a time (`state.alone`)."""
+    """A run: all its slices, and the slices that are done. Used by one process at a time (`state.lock_directory`)."""
 
     def __init__(self, root: Path, plan: Mapping[str, Any]) -> None:
         self.name: str = plan["name"]
         self.asked: Mapping[str, Any] = plan["asked"]
         self.pieces = [Piece(*one) for one in plan["pieces"]]
         self.begun_ms: int = plan["begun_ms"]
+        self._routes = None if plan.get("routes") is None else Routes(*plan["routes"])
         self._log = root / "_quire" / "done.log"
         self.done = {one.number: one for one in _lines(self._log)}
 
@@ -53,8 +71,20 @@ class Run:
     def todo(self) -> list[tuple[int, Piece]]:
         return [(number, piece) for number, piece in enumerate(self.pieces) if number not in self.done]
 
+    def routes(self, now: Routes) -> Routes:
+        """Return the recorded routing, or `now` if the run was begun by an older version, which did not record it.
+
+        Raises `ConfigurationError` if the topic has fewer partitions than at the beginning of the run.
+        """
+        if self._routes is not None and self._routes.partitions > now.partitions:
+            raise ConfigurationError(
+                f"the topic had {self._routes.partitions} partitions when this run began, but has {now.partitions}: it "
+                "was deleted and created again; begin with an empty directory"
+            )
+        return self._routes or now
+
     def finish(self, number: int, rows: int, size: int, repeated: int) -> None:
-        """A slice is done; durable when it returns."""
+        """Record durably that a slice is done."""
         one = Done(number, rows, size, repeated, _now_ms())
         with self._log.open("ab") as log:
             log.write(json.dumps(one).encode() + b"\n")
@@ -63,20 +93,26 @@ class Run:
         self.done[number] = one
 
     def check_remembered(self) -> None:
-        """Raise `ConfigurationError` where brokers may have forgotten what they were given of slices under way."""
+        """Raise `ConfigurationError` if brokers may have forgotten the sequence ids of unfinished slices."""
         if not self.todo:
             return
         heard_ms = max([self.begun_ms, *(one.at_ms for one in self.done.values())])
-        if _now_ms() - heard_ms > FORGOTTEN_MS:
+        silent_ms = _now_ms() - heard_ms
+        if silent_ms < -CLOCK_BACK_MS:
             raise ConfigurationError(
-                f"this run stood still for hours after {len(self.done)} of {len(self.pieces)} slices, and brokers "
-                "forget after six hours which rows of the next ones they have: go on with --accept-copies, which may "
-                "write rows of those slices a second time, or begin anew with an empty directory and another topic"
+                f"this machine's clock is {-silent_ms // 60_000} minutes behind the last record of the run, so brokers "
+                "may have forgotten its sequence ids: correct the clock, or continue with --accept-copies"
+            )
+        if silent_ms > FORGOTTEN_MS:
+            raise ConfigurationError(
+                f"this run paused for hours after {len(self.done)} of {len(self.pieces)} slices, but brokers forget "
+                "after six hours which rows they have: continue with --accept-copies, which may write rows of the next "
+                "slices a second time, or begin again with an empty directory and another topic"
             )
 
 
 def load(root: Path, asked: Mapping[str, Any]) -> Run | None:
-    """The directory's run; None when there is none. Raises `ConfigurationError` where another one is there."""
+    """Load the directory's run, if any. Raises `ConfigurationError` if it was begun by a different request."""
     plan = state.load(root / "_quire" / "run.json")
     if plan is None:
         return None
@@ -84,14 +120,20 @@ def load(root: Path, asked: Mapping[str, Any]) -> Run | None:
         other = plan.get("asked") or {}
         names = [name for name in {**other, **asked} if other.get(name) != asked.get(name)]
         raise ConfigurationError(
-            f"{root} has a run with another {' and '.join(sorted(names)) or 'plan'}: say the same as then to go on "
-            "with it, or give another directory"
+            f"{root} has a run with another {' and '.join(sorted(names)) or 'plan'}: set the same values to continue "
+            "it, or another directory"
         )
     return Run(root, plan)
 
 
-def begin(root: Path, asked: Mapping[str, Any], prefix: str, pieces: Callable[[], Iterable[Piece]]) -> Run:
-    """The directory's run, or a new one over these slices."""
+def begin(
+    root: Path,
+    asked: Mapping[str, Any],
+    prefix: str,
+    pieces: Callable[[], Iterable[Piece]],
+    routes: Routes | None = None,
+) -> Run:
+    """Return the directory's run, or begin a run with these slices and routes."""
     found = load(root, asked)
     if found is not None:
         return found
@@ -99,6 +141,7 @@ def begin(root: Path, asked: Mapping[str, Any], prefix: str, pieces: Callable[[]
         "asked": asked,
         "name": f"{prefix}-{uuid4()}",
         "begun_ms": _now_ms(),
+        "routes": routes,
         "pieces": [list(one) for one in pieces()],
     }
     state.store(root / "_quire" / "run.json", plan)
@@ -106,7 +149,7 @@ def begin(root: Path, asked: Mapping[str, Any], prefix: str, pieces: Callable[[]
 
 
 def _lines(path: Path) -> list[Done]:
-    """The log; the last line is cut off where a kill left it unfinished."""
+    """Read the log of done slices. Truncate its last line if a kill left that incomplete."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -119,7 +162,7 @@ def _lines(path: Path) -> list[Done]:
     try:
         return [Done(*json.loads(line)) for line in whole.splitlines()]
     except (ValueError, TypeError):
-        raise CorruptionError(f"{path} is damaged; begin anew in an empty directory") from None
+        raise CorruptionError(f"{path} is damaged; begin again in an empty directory") from None
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""A function over many slices, in this process or as tasks of a Spark session; `progress` hears of each."""
+"""Mapping of a function over many slices, in this process or in Spark tasks, with progress."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 WAVE: Final = 4
-"""Tasks of one job for each core."""
+"""Number of tasks for each core in one Spark job."""
 
 Progress = Callable[[int, int], None]
-"""Of how many slices how many are done."""
+"""Callback with the numbers of done slices and of all slices."""
 
 
 def quietly(done: int, of: int) -> None:
-    """Nobody looks."""
+    """Ignore the progress."""
 
 
 class Piece(NamedTuple):
-    """A slice, as it is in a job's files: JSON can hold it."""
+    """A slice in the format of a job's JSON files."""
 
     partition: str
     ledger_id: int
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 
 
 def refuse(options: Mapping[str, str], names: Iterable[str], why: str) -> None:
-    """Raise `ConfigurationError` where one of the options is not for a job."""
+    """Raise `ConfigurationError` if one of the options `names` is set, which the job does not allow."""
     for name in options:
         if name.lower() in names:
             raise ConfigurationError(f"option {name} {why}")
@@ -72,7 +72,10 @@ def refuse(options: Mapping[str, str], names: Iterable[str], why: str) -> None:
 def over(
     work: Callable[[A], B], pieces: Sequence[A], spark: Any = None, progress: Progress = quietly
 ) -> Iterator[B]:
-    """What `work` returns for each piece, in their order; the first error ends it. `spark`: a session, or None."""
+    """Yield the result of `work` for each piece, in order, up to the first error.
+
+    `spark` is a session whose tasks do the work; without one, this process does it.
+    """
     results: Iterable[B]
     if spark is None:
         results = map(work, pieces)
@@ -88,7 +91,7 @@ def over(
 
 
 def waves(pieces: Sequence[A], spark: Any) -> Iterator[Sequence[A]]:
-    """The pieces by as many as make a job of Spark: some for each core, so that few wait for the slowest one."""
+    """Yield the pieces of each Spark job: several for each core, so that few cores idle until the slowest task ends."""
     some = WAVE * spark.sparkContext.defaultParallelism
     for start in range(0, len(pieces), some):
         yield pieces[start : start + some]

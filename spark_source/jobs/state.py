@@ -1,9 +1,9 @@
-"""What a job keeps in a directory between two calls: JSON files that are whole or not there, and a lock.
+"""State of a job in a directory between two calls: JSON files, written atomically, and a lock.
 
-    DIRECTORY/_quire/lock        held while a job works here
-    DIRECTORY/_quire/NAME.json   what the job knows: written under another name, synced, renamed
+    DIRECTORY/_quire/lock        locked while a job works here
+    DIRECTORY/_quire/NAME.json   state of the job; written under a temporary name, synced, then renamed
 
-The directory is local or a mounted one: the lock and the renames need a file system.
+The directory must be in a local or mounted file system, because of the lock and the renames.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from quire.runtime.errors import CorruptionError, InUse
 
 
 @contextmanager
-def alone(root: Path, what: str) -> Iterator[None]:
-    """While no other job works in the directory, which is made. Raises `InUse`."""
+def lock_directory(root: Path, what: str) -> Iterator[None]:
+    """Create and lock a directory against other jobs. Raises `InUse`."""
     (root / "_quire").mkdir(parents=True, exist_ok=True)
     with (root / "_quire" / "lock").open("w") as lock:
         try:
@@ -32,18 +32,18 @@ def alone(root: Path, what: str) -> Iterator[None]:
 
 
 def load(path: Path) -> dict[str, Any] | None:
-    """What `store` has written; None: nothing."""
+    """Load a value that `store` wrote; return None if the file does not exist. Raises `CorruptionError`."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
     except FileNotFoundError:
         return None
     except ValueError:
-        raise CorruptionError(f"{path} is damaged; begin anew in an empty directory") from None
+        raise CorruptionError(f"{path} is damaged; begin again in an empty directory") from None
 
 
 def store(path: Path, value: Mapping[str, Any]) -> None:
-    """Whole or not at all, and durable when it returns."""
+    """Write a value atomically and durably."""
     partial_path = path.with_suffix(".tmp")
     with partial_path.open("w") as file:
         json.dump(value, file, indent=1)

@@ -1,21 +1,22 @@
-"""The columnar sidecars of archived segments: Parquet without values, beside each object in its store.
+"""Columnar sidecars of archived segments: Parquet files without values, next to each segment's object in its store.
 
-Reading order: `layout` (the bytes, and why a reader may trust them), `build` (a segment's blocks into a sidecar),
-`open` (a sidecar in its store), `choose` (which rows and entries a query needs), `read` (a slice by its sidecar, in a
-task), `prune` (slices, in the driver), `archive` (all sidecars of a cluster: what `quire archive sidecars` does),
-`process` (a broker's own builder of them, and its `worker`).
+Reading order: `layout` (the byte format, and how a reader verifies it), `build` (from a segment's blocks to a sidecar),
+`open` (reading a sidecar from its store), `choose` (the rows and entries that a query needs), `read` (reading a slice
+by its sidecar, in a task), `prune` (pruning slices, in the driver), `archive` (all sidecars of a cluster, for `quire
+archive sidecars`), `process` (a broker's builder, whose child process is `worker`).
 
-    segments/LEDGER-UNIQUE            the object
-    segments/LEDGER-UNIQUE.parquet    its sidecar
+    segments/LEDGER-CLUSTER-UNIQUE            the object
+    segments/LEDGER-CLUSTER-UNIQUE.parquet    its sidecar
 
-A sidecar tells nothing that the object does not. Where it is missing, damaged, of another object, or says of an entry
-that it does not know, the object is read: a query's rows are the same with and without.
+All data of a sidecar are derived from its object. The object is read if the sidecar is missing, damaged, or belongs to
+another object, and for entries that the sidecar does not decode. So a query's rows are the same with and without
+sidecars.
 
-The writer is here and not in `tiering`, since it decodes messages, which only this room does by columns, and since it
-needs pyarrow, which brokers do without. A broker of a machine that has pyarrow has them built by a process of its own:
-decoding takes the interpreter for a second and more for each segment. `quire archive sidecars build` does the same by
-hand, and is idempotent.
+The writer is not in `tiering` because it decodes messages by columns, which only this package does, and because it
+needs pyarrow, which brokers do not require. If pyarrow is installed, a broker builds sidecars in a child process,
+because decoding holds the interpreter lock for a second or more per segment. `quire archive sidecars build` builds them
+manually, and is idempotent.
 
-Deleting an object deletes its sidecar first (`tiering.archive`); one that was written at that very moment is nobody's,
-and found by `quire archive verify`.
+Before an object is deleted, its sidecar is deleted (`tiering.archive`). A sidecar that is written between the two
+deletions is left behind, and `quire archive verify` finds it.
 """

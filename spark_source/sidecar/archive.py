@@ -1,9 +1,11 @@
-"""All sidecars of some topics: which objects have one, and writing those that lack.
+"""Sidecars of all archived segments of some topics: finding the missing ones, and building them.
 
-`build_all` is idempotent and may be killed anywhere: a sidecar appears whole or not at all, and what is there is let
-alone unless it is damaged, of another object, or of another version. Two that run at once do the work twice, no harm.
+`build_all` is idempotent and may be killed at any point, because a sidecar appears whole or not at all. An existing
+sidecar is replaced only if it is damaged, belongs to another object, or has another version. Concurrent runs repeat
+work without harm.
 
-A segment with entries that were lost and given up has no sidecar: a query of those has to say so, and its object does.
+A segment with entries that were lost and given up has no sidecar: a query must report these entries, and finds them
+only in the object.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound, QuireError
+from quire.identity.marker import read_marker_blocking
+from quire.objects.store import BlockingStore
+from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound, QuireError, WrongCluster
 from quire.spark_source import fetch
 from quire.spark_source.broker import Broker
 from quire.spark_source.jobs.slices import Progress, quietly
@@ -24,18 +28,18 @@ from quire.spark_source.positions import Window
 from quire.spark_source.sidecar.build import Builder, build
 from quire.spark_source.sidecar.layout import Identity
 from quire.spark_source.sidecar.open import open_sidecar
-from quire.tiering.archive import sidecar_of
+from quire.tiering.archive import cluster_of, sidecar_of
 
 
 class State(Enum):
     THERE = "there"
     MISSING = "missing"
     DAMAGED = "damaged"
-    """Or of another object, or another version: readers pass it over."""
+    """The sidecar is damaged, belongs to another object, or has another version, so that readers ignore it."""
 
 
 class Found(NamedTuple):
-    """An archived segment and its sidecar. `bytes` and `rows` are 0 unless it is there."""
+    """State of an archived segment's sidecar. `bytes` and `rows` are 0 unless the sidecar exists."""
 
     piece: Slice
     state: State
@@ -50,30 +54,33 @@ class Found(NamedTuple):
 
 @dataclass
 class Built:
-    """What `build_all` did, or would do. Lines are for people."""
+    """Result of `build_all`, also of a dry run. The lists contain sentences for users."""
 
     segments: int = 0
     there: int = 0
     built: int = 0
     rows: int = 0
     bytes: int = 0
-    """Of the sidecars that were built."""
+    """Total size of the sidecars that were built."""
     object_bytes: int = 0
-    """Of their objects."""
+    """Total size of the objects of these sidecars."""
     without: list[str] = field(default_factory=list)
-    """Segments that have none."""
+    """Segments that cannot have a sidecar, with the reason."""
     errors: list[str] = field(default_factory=list)
 
 
 def archived_segments(broker: Broker, topics: Sequence[str] = ()) -> Iterator[Slice]:
-    """Each archived segment as one slice; of all topics of the cluster when none is named. Raises as `Broker` does."""
+    """Yield each archived segment of the topics as one slice; by default, of all topics of the cluster.
+
+    Raises the errors of `Broker`.
+    """
     for topic in map(full_name, topics) if topics else _every_topic(broker):
         try:
             answer = broker.segments(topic)
         except NotFound:
             if topics:
                 raise
-            continue  # deleted meanwhile
+            continue  # deleted since it was listed
         if answer["partitions"]:
             for number in range(answer["partitions"]):
                 yield from archived_segments(broker, [f"{topic}-partition-{number}"])
@@ -90,7 +97,7 @@ def _every_topic(broker: Broker) -> Iterator[str]:
 
 
 def find(piece: Slice, archive_url: str | None = None) -> Found:
-    """Whether an archived segment has a sidecar; its footer is proven, not its rows. Raises as a store does."""
+    """Find an archived segment's sidecar, and verify its footer, but not its rows. Raises the store's errors."""
     assert piece.archived is not None
     store = fetch.open_store(archive_url or piece.archived.store)
     try:
@@ -111,9 +118,9 @@ def build_all(
     dry_run: bool = False,
     progress: Progress = quietly,
 ) -> Built:
-    """Write the sidecars that are not there, or (`rebuild`) all of them. Raises when the broker does not answer.
+    """Write missing sidecars, or all sidecars (`rebuild`). Raises the errors of `Broker` if the broker does not answer.
 
-    What fails for one segment is among the errors, and does not keep others from theirs.
+    A failure for one segment is reported in `errors`, and does not affect other segments.
     """
     done = Built()
     pieces = list(archived_segments(broker, topics))
@@ -147,10 +154,11 @@ def _count(made: Found, done: Built) -> None:
 
 
 def write(found: Found, broker: Broker | None, archive_url: str | None) -> Found:
-    """Write one sidecar, in place of what may be there. Its bytes are 0 where somebody else was faster.
+    """Write one sidecar, replacing an existing one. Without a broker, only the archive is read.
 
-    `MISSING`: the segment was trimmed meanwhile. Raises as `build_all` lists: `NotFound` where there is no object,
-    `LostEntries`, `CorruptionError`, and what a store raises. Without a broker only the archive is read.
+    In the result, `bytes` is 0 if a concurrent process wrote the sidecar first, and the state is `MISSING` if the
+    segment was trimmed meanwhile. Raises `NotFound` if the object does not exist, `LostEntries`, `CorruptionError`, and
+    the store's errors. Before the old sidecar is deleted, the store's cluster is verified (`WrongCluster`).
     """
     piece = found.piece
     archived = piece.archived
@@ -166,6 +174,7 @@ def write(found: Found, broker: Broker | None, archive_url: str | None) -> Found
     try:
         size = build(builder, fetch.blocks(piece, broker, archive_url), upload.write)
         if found.state is not State.MISSING:
+            _prove_place(store, archived.name)
             store.delete(name)
         upload.finish()
     except AlreadyExists:
@@ -177,6 +186,26 @@ def write(found: Found, broker: Broker | None, archive_url: str | None) -> Found
     try:
         store.size(archived.name)
     except NotFound:
-        store.delete(name)  # nobody's
+        _prove_place(store, archived.name)
+        store.delete(name)  # its object was deleted
         return Found(piece, State.MISSING)
     return Found(piece, State.THERE, size, builder.rows)
+
+
+def _prove_place(store: BlockingStore, name: str) -> None:
+    """Verify that the store has the marker of the cluster that the object's name contains. Raises `WrongCluster`.
+
+    Names written by older versions contain no cluster. Then any cluster's marker is accepted, because it proves that
+    the store is mounted.
+    """
+    cluster, found = cluster_of(name), read_marker_blocking(store)
+    if found is None:
+        raise WrongCluster(
+            f"{store.url} has no marker of a cluster: it is another store, or an empty directory under a missing "
+            "mount; no sidecar is deleted there. Mount the right directory, or correct the URL"
+        )
+    if cluster not in ("", found):
+        raise WrongCluster(
+            f"{store.url} belongs to cluster {found}, but object {name} to cluster {cluster}; no sidecar is deleted "
+            "there. Correct the URL"
+        )

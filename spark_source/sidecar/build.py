@@ -1,8 +1,8 @@
-"""A segment's blocks into its sidecar.
+"""Building of a sidecar from its segment's blocks.
 
-The decoder of queries makes the rows, so that a sidecar has exactly those; it is told to keep what it cannot decode,
-and that a chunk is such an entry: only a reader who asks for them all knows whether a message of chunks is whole.
-Values are not copied.
+The decoder of queries produces the rows, so that a sidecar has exactly the rows of a query. An undecodable entry
+becomes a row without its content. So does a chunk, because only a reader of all chunks knows whether their message is
+complete. Values are not copied.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _BATCH_ROWS: Final = 8192
 
 
 class _ChunksApart:
-    """Chunks are not joined here."""
+    """Handler that leaves chunks undecoded instead of joining them."""
 
     def rows(self, entry: memoryview, entry_id: int) -> NoReturn:
+        """Raise `Undecodable`, so that the chunk becomes a row without its content."""
         raise Undecodable("it is a chunk of a larger message")
 
 
 class Builder:
-    """Takes a segment's blocks in order, and gives the sidecar's bytes in order."""
+    """Converter of a segment's blocks, which are added in order, to the bytes of its sidecar."""
 
     def __init__(self, origin: Origin, end_entry: int, identity: Identity) -> None:
         self._origin = origin
@@ -71,26 +72,29 @@ class Builder:
         self._last_entry = -1
         self.rows = 0
 
-    def add(self, blocks: Buffer) -> Iterator[bytes]:
-        """More blocks, whole and proven. Raises `LostEntries`: such a segment has no sidecar."""
+    def add_blocks(self, blocks: Buffer) -> Iterator[bytes]:
+        """Add whole, verified blocks, and yield the next bytes of the sidecar.
+
+        Raises `LostEntries`, because a segment with lost entries has no sidecar.
+        """
         entries = entries_of(blocks, self._origin.ledger_id)
         sizes, first = entries.end - entries.start, int(entries.id[0])
         for batch in self._decoder.decode(blocks):
             at = batch.column("entry").to_numpy()
             rows = _rows(batch, self._stored(at, sizes, first))
-            yield from self._add(rows, at)
+            yield from self._add_rows(rows, at)
 
     def finish(self) -> Iterator[bytes]:
         yield self._end_group(self._end_entry)
         yield self._writer.finish()
 
     def _stored(self, entry: Ints, sizes: Ints, first: int) -> Ints:
-        """Each entry's bytes, with its first row."""
+        """Return the column `stored_bytes`: the entry's size for its first row, 0 for its other rows."""
         before = np.concatenate(([self._last_entry], entry[:-1]))
         return np.where(entry != before, sizes[entry - first], 0)
 
-    def _add(self, rows: pa.RecordBatch, entry: Ints) -> Iterator[bytes]:
-        """Hold rows until they are a group, which ends between two entries."""
+    def _add_rows(self, rows: pa.RecordBatch, entry: Ints) -> Iterator[bytes]:
+        """Hold rows until they fill a group, and yield the bytes of full groups. A group ends between two entries."""
         if self._held_rows >= GROUP_ROWS or self._held_bytes >= GROUP_BYTES:
             cut = int(np.searchsorted(entry, self._last_entry, side="right"))
             if cut < len(entry):
@@ -107,7 +111,7 @@ class Builder:
 
     def _end_group(self, end_entry: int) -> bytes:
         rows = pa.Table.from_batches(self._held, SCHEMA)
-        content = self._writer.add(rows, _summary(rows, self._group_entry, end_entry))
+        content = self._writer.add_group(rows, _summary(rows, self._group_entry, end_entry))
         self.rows += rows.num_rows
         self._held, self._held_rows, self._held_bytes = [], 0, 0
         self._group_entry = end_entry
@@ -115,13 +119,13 @@ class Builder:
 
 
 def build(builder: Builder, blocks: Iterator[Buffer], put: Callable[[Sequence[bytes]], None]) -> int:
-    """All of a segment: `put` gets the bytes, in parts as an upload takes them; returns how many there are."""
+    """Build a segment's sidecar: pass its bytes to `put`, in parts for an upload, and return its size in bytes."""
     held: list[bytes] = []
     size = total = 0
 
     def parts() -> Iterator[bytes]:
         for some in blocks:
-            yield from builder.add(some)
+            yield from builder.add_blocks(some)
         yield from builder.finish()
 
     for content in parts():
@@ -135,7 +139,7 @@ def build(builder: Builder, blocks: Iterator[Buffer], put: Callable[[Sequence[by
 
 
 def _rows(batch: pa.RecordBatch, stored: Ints) -> pa.RecordBatch:
-    """A decoder's rows as a sidecar has them."""
+    """Convert the decoder's rows to rows of a sidecar. `stored` is the column `stored_bytes`."""
     key = batch.column("key")
     made = {
         "key": pc.binary_slice(key, 0, KEY_BYTES_MAX),

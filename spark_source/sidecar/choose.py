@@ -1,15 +1,17 @@
-"""What a query needs of a segment, by its sidecar: rows that are here, and spans of entries to be read from the object.
+"""Selection, by a sidecar, of the sidecar's rows and of the spans of the object's entries that a query needs.
 
-    columns      no value is asked for    rows of each group; the entries apart are spans
-                 values are asked for     spans of the entries that may hold wanted rows, and of those apart
-    groups       without a row in the range and of the filter, and without entries apart: neither
+| query or group | selected |
+|---|---|
+| query without values | matching rows of each group, and spans of the entries set apart (`layout`) |
+| query with values | spans of the entries that may have matching rows, and of the entries set apart |
+| group without matching rows and without entries set apart | nothing |
 
-Both come in the order of the entries, and no entry is in two of them. A span's rows go through the range and the filter
-again, so it may hold more than is wanted; rows from here are exactly the wanted ones.
+Rows and spans are in the order of the entries, and no entry is selected twice. The rows of a span are filtered again
+after decoding, so a span may have more rows than needed. Rows of the sidecar are exactly the matching rows.
 
-A group with a key that is longer than a sidecar keeps is a span where keys matter.
+If a query needs keys, and a key of a group is longer than a sidecar stores, then the whole group is a span.
 
-A core: no I/O.
+This file performs no I/O.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from quire.spark_source.protobuf import Flags, Ints
 from quire.spark_source.sidecar.layout import KEY_BYTES_MAX, Group
 
 GAP_BYTES: Final = MIB
-"""What lies between two wanted entries is read along when it is less: a request costs as much."""
+"""Greatest gap between two entries that is read along with them, because another request would cost as much."""
 
 BATCH_BYTES: Final = 2 * MIB
 
@@ -44,24 +46,24 @@ class Span(NamedTuple):
 
 
 def has_values(options: Options) -> bool:
-    """Whether a query needs the objects themselves: typed keys may be in the values."""
+    """Return whether a query needs values, and so the objects themselves. Typed keys may be in the values."""
     return "value" in options.columns or options.typed is not None
 
 
 def is_selective(window: Window, filter_: Filter) -> bool:
-    """Whether some rows of an entry range may be left out."""
+    """Return whether a query has conditions that may drop some rows of a range of entries."""
     return bool(filter_.columns) or window.start_ms is not None or window.end_ms is not None
 
 
 def helps(piece: Slice, options: Options) -> bool:
-    """Whether a sidecar of this slice's object would spare anything."""
+    """Return whether a sidecar of this slice's object would save work."""
     if piece.archived is None or not options.sidecars or options.compacted:
         return False
     return not has_values(options) or is_selective(piece.window, options.filter)
 
 
 def groups_of(groups: Sequence[Group], piece: Slice, filter_: Filter) -> list[int]:
-    """The groups that may hold a wanted row of a slice."""
+    """Return the numbers of the groups that may have a matching row of a slice."""
     return [
         number
         for number, group in enumerate(groups)
@@ -80,7 +82,10 @@ def _may_match(group: Group, window: Window, filter_: Filter) -> bool:
 
 
 def _overlap(low: int | None, high: int | None, start: int | None, end: int | None) -> bool:
-    """Whether a time from `low` to `high` may be in `[start, end)`."""
+    """Return whether `[low, high]` and `[start, end)` overlap.
+
+    None is an open bound for `start` and `end`. For `low` and `high` it means that the group has no times.
+    """
     if start is None and end is None:
         return True
     if low is None or high is None:
@@ -101,7 +106,7 @@ def _has_key(group: Group, keys: Sequence[bytes] | None) -> bool:
 
 
 class Rows:
-    """The rows of one slice from its sidecar's groups."""
+    """Selection of one slice's rows from its sidecar's groups."""
 
     def __init__(self, piece: Slice, options: Options) -> None:
         self._piece = piece
@@ -112,10 +117,10 @@ class Rows:
         self._needs_keys = "key" in needed
         needed |= {"entry", "batch_index", "publish_time", schema.UNDECODED}
         self.columns = sorted(needed - {"topic", "partition", "ledger"})
-        """What to read of a group."""
+        """Columns of a group to be read."""
 
     def of(self, group: Group, table: pa.Table) -> Iterator[pa.RecordBatch | Span]:
-        """The wanted rows, and the spans of what is apart."""
+        """Yield the matching rows of a group, and the spans of entries set apart."""
         if self._needs_keys and group.key_bytes_max > KEY_BYTES_MAX:
             yield clipped(Span(group.first_entry, group.end_entry), self._piece)
             return
@@ -160,7 +165,7 @@ class Rows:
 
 
 def _in_window(table: pa.Table, piece: Slice) -> Flags:
-    """Which rows of a table of messages are in a slice's range."""
+    """Return a mask of the rows of a table that are in a slice's range."""
     window = piece.window
     entry = table["entry"].to_numpy()
     index = np.maximum(table["batch_index"].to_numpy(), 0)
@@ -179,12 +184,12 @@ def _in_window(table: pa.Table, piece: Slice) -> Flags:
 
 
 def columns_of_spans(filter_: Filter) -> list[str]:
-    """What to read of a group to know which entries hold wanted rows."""
+    """Return the columns of a group that `wanted_entries` needs."""
     return ["entry", "publish_time", schema.UNDECODED, *filter_.columns]
 
 
 def wanted_entries(table: pa.Table, piece: Slice, filter_: Filter) -> Ints:
-    """The entries of a group that may hold wanted rows, ascending and each once."""
+    """Return the entries of a group that may have matching rows, ascending and each once."""
     apart = np.asarray(pc.is_valid(table[schema.UNDECODED]))
     times = pc.fill_null(table["publish_time"].cast(pa.int64()), 0).to_numpy()
     keep = np.ones(table.num_rows, np.bool_)
@@ -199,7 +204,7 @@ def wanted_entries(table: pa.Table, piece: Slice, filter_: Filter) -> Ints:
 
 
 def spans(entries: Ints, piece: Slice, gap: int) -> Iterator[Span]:
-    """Ascending entries as spans within a slice; what is at most `gap` entries between two is in one of them."""
+    """Combine ascending entries to spans within a slice. Spans that are at most `gap` entries apart become one."""
     inside = entries[(entries >= piece.first_entry) & (entries < piece.end_entry)]
     if not len(inside):
         return
@@ -209,11 +214,12 @@ def spans(entries: Ints, piece: Slice, gap: int) -> Iterator[Span]:
 
 
 def clipped(span: Span, piece: Slice) -> Span:
+    """Return the part of a span within a slice."""
     return Span(max(span.first, piece.first_entry), min(span.end, piece.end_entry))
 
 
 def _prefixes(filter_: Filter) -> Filter:
-    """The filter for keys of which only the beginning is known: what it keeps may be wanted."""
+    """Return a filter by the stored prefixes of keys. A row that it keeps may match; a row that it drops cannot."""
     keys = None if filter_.keys is None else tuple(key[:KEY_BYTES_MAX] for key in filter_.keys)
     return Filter(keys, filter_.event_start_ms, filter_.event_end_ms)
 

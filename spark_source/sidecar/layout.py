@@ -1,34 +1,36 @@
-"""The sidecar: what an archived segment's messages say of themselves, without their values, as a Parquet file.
+"""Byte format of a sidecar: a Parquet file with an archived segment's columns, without the values.
 
-Any reader of Parquet reads it. A row is a message, in the topic's order; all entries of the segment are in it.
+Any reader of [Parquet](https://parquet.apache.org/docs/file-format/) can read it. A row is a message, in the topic's
+order; the file contains all entries of the segment.
 
 | column | type | is |
 |---|---|---|
-| topic, partition, ledger, entry, batch_index, message_index | | as `schema` has them |
+| topic, partition, ledger, entry, batch_index, message_index | | as in `schema` |
 | publish_time, event_time | timestamp(ms) | |
 | key | binary | its first 256 bytes |
 | key_bytes | int | the whole key's length; null: no key |
 | key_hash | int | murmur3 of the whole key, by which Key_Shared subscriptions choose a consumer |
-| producer, sequence, properties | | as `schema` has them |
+| producer, sequence, properties | | as in `schema` |
 | value_bytes | bigint | length of the value, decompressed; null for a null value |
-| stored_bytes | bigint | what the entry takes in the segment; 0 for messages but its first, so that sums are right |
-| undecoded | string | null for messages; else why this row stands for an entry that is not decoded here |
+| stored_bytes | bigint | bytes of the entry in the segment; 0 except for its first message, so that sums are right |
+| undecoded | string | null for messages; else the reason why the entry was not decoded |
 
-Entries *apart* are those that only the segment object can answer for: chunks of a message that lies elsewhere as
-well, encrypted ones, what nobody can decode. Each is one row with `undecoded`, its place and `stored_bytes`.
+Entries *apart* can be read only from the segment object: chunks of a message that is also in other entries, encrypted
+entries, and undecodable ones. Each is one row with `undecoded`, its place and `stored_bytes`.
 
-Beyond Parquet there are two things in the file's metadata, so that a reader may trust it:
+The file's metadata has two more keys, by which a reader verifies the file:
 
-    quire.sidecar   JSON: `version`, the segment object's identity (`ledger`, `bytes`, `crc`: those of the pointer in
-                    the metadata store) and `groups`, a list for each row group (`Group`)
-    quire.proof     crc32c:XXXXXXXX, CRC32C over the file's footer as Parquet has it (metadata, its length, "PAR1"),
-                    taken with 00000000 in this place
+    quire.sidecar   JSON: `version`, the segment object's identity (`ledger`, `bytes`, `crc`, as in the metadata
+                    store's pointer to it) and `groups`, a list for each row group (`Group`)
+    quire.proof     crc32c:XXXXXXXX, CRC32C over the file's Parquet footer (metadata, its length, "PAR1"), computed
+                    with 00000000 in place of XXXXXXXX
 
-The footer proves the groups, a group's checksum proves its bytes. Groups follow one another without a gap, from the
-segment's first entry to its last; an entry's rows are in one group. What is not exactly so is no sidecar
-(`SidecarError`), and the object is read instead.
+The footer's checksum covers the list of groups, and a group's checksum covers its bytes. Groups follow one another
+without a gap, from the segment's first entry to its last; an entry's rows are in one group. A file that deviates from
+this is refused (`SidecarError`), and the object is read instead. There is no recovery: a sidecar can be built again
+from the object.
 
-A core: no I/O.
+This file performs no I/O.
 """
 
 from __future__ import annotations
@@ -53,10 +55,10 @@ VERSION: Final = 1
 KEY_BYTES_MAX: Final = 256
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 16 * MIB
-"""A group is ended by either, and is what a reader holds at once."""
+"""Numbers of rows and bytes at which a group ends. A reader holds a whole group in memory."""
 
 TAIL_BYTES: Final = 12
-"""The shortest Parquet file that ends rightly."""
+"""Minimum size of a Parquet file."""
 
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -86,11 +88,11 @@ _PARQUET: Final = b"PAR1"
 
 
 class SidecarError(CorruptionError):
-    """Bytes that should be an object's sidecar are not, or not of this object. The object itself may be whole."""
+    """Error for bytes that are not the sidecar of this object. The object itself may be intact."""
 
 
 class Identity(NamedTuple):
-    """Of which segment object a sidecar is: as the pointer to it says."""
+    """Identity of a sidecar's segment object, from the metadata store's pointer to the object."""
 
     ledger: int
     bytes: int
@@ -98,9 +100,9 @@ class Identity(NamedTuple):
 
 
 class Group(NamedTuple):
-    """One row group: the entries `[first_entry, end_entry)`, where its bytes are, and what to expect in it.
+    """One row group: the entries `[first_entry, end_entry)`, its bytes, and the extremes of its columns.
 
-    Times are of the rows that are messages, None without any; `apart` is how many rows are not.
+    Times are of messages, and None if the group has no message. `apart` is the number of rows of entries set apart.
     """
 
     first_entry: int
@@ -115,13 +117,13 @@ class Group(NamedTuple):
     event_min_ms: int | None
     event_max_ms: int | None
     key_min: str | None
-    """In hexadecimal digits, as `key_max`; None when no message has a key."""
+    """Hexadecimal, like `key_max`; None if no message has a key."""
     key_max: str | None
     key_bytes_max: int
 
 
 class Summary(NamedTuple):
-    """What a writer has to say of a group beside its rows."""
+    """Properties of a group, besides its rows, that `Writer` needs."""
 
     first_entry: int
     end_entry: int
@@ -133,7 +135,7 @@ class Summary(NamedTuple):
 
 
 class Writer:
-    """Makes a sidecar's bytes, group by group; the caller puts them one after the other."""
+    """Writer of a sidecar's bytes, group by group; the caller concatenates them."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -142,7 +144,7 @@ class Writer:
         self._writer: pq.ParquetWriter | None = None
 
     def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
-        """A dictionary of keys that hardly come twice only takes room; the first group tells."""
+        """Create Parquet's writer, with a dictionary of keys unless most keys of the first group differ."""
         differ = pc.count_distinct(rows["key"]).as_py() > rows.num_rows // 2
         return pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
@@ -153,14 +155,14 @@ class Writer:
             column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
         )
 
-    def add(self, rows: pa.Table, summary: Summary) -> bytes:
-        """The bytes of one more group."""
+    def add_group(self, rows: pa.Table, summary: Summary) -> bytes:
+        """Add a group, and return its bytes."""
         if self._writer is None:
             self._writer = self._begun(rows)
-        opening = self._sink.take()
+        opening = self._sink.drain()
         offset = self._sink.written
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        content = self._sink.take()
+        content = self._sink.drain()
         low, high = (None if key is None else key.hex() for key in summary.keys)
         self._groups.append(
             Group(
@@ -181,21 +183,21 @@ class Writer:
         return opening + content
 
     def finish(self) -> bytes:
-        """The bytes after the groups, of which there is at least one."""
+        """Return the bytes after the groups. At least one group must have been added."""
         assert self._writer is not None, "a segment without entries has no object"
         said = {"version": VERSION, **self._identity._asdict(), "groups": self._groups}
         self._writer.add_key_value_metadata(
             {"quire.sidecar": json.dumps(said, separators=(",", ":")), "quire.proof": "crc32c:00000000"}
         )
         self._writer.close()
-        footer = self._sink.take()
+        footer = self._sink.drain()
         place = _place(footer)
-        assert place is not None, "Parquet keeps text as it is"
+        assert place is not None, "Parquet did not keep the text of the proof"
         return footer[: place[0]] + _crc(footer, place) + footer[place[1] :]
 
 
 class _Sink:
-    """What Parquet's writer writes to. Its bytes are taken away piece by piece."""
+    """File object for Parquet's writer, whose bytes are removed group by group."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -208,7 +210,8 @@ class _Sink:
         self.written += view.nbytes
         return view.nbytes
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
+        """Return the bytes written since the last call."""
         held = bytes(self._held)
         self._held.clear()
         return held
@@ -223,7 +226,7 @@ class _Sink:
 
 
 class Footer(NamedTuple):
-    """What a sidecar says of itself, proven."""
+    """Verified footer of a sidecar."""
 
     identity: Identity
     groups: Sequence[Group]
@@ -231,7 +234,7 @@ class Footer(NamedTuple):
 
 
 def footer_bytes(tail: Buffer, name: str) -> int:
-    """How long the footer is, from a file's last bytes (`TAIL_BYTES` at least)."""
+    """Return the footer's length in bytes, from at least the last `TAIL_BYTES` of a file. Raises `SidecarError`."""
     end = bytes(memoryview(tail)[-8:])
     if len(end) < 8 or end[4:] != _PARQUET:
         raise SidecarError("a sidecar does not end as Parquet", name)
@@ -239,7 +242,7 @@ def footer_bytes(tail: Buffer, name: str) -> int:
 
 
 def read_footer(tail: Buffer, file_bytes: int, identity: Identity, name: str) -> Footer:
-    """The footer, from a file's last bytes, the whole footer among them. Raises `SidecarError`."""
+    """Parse the footer from a file's last bytes, which contain all of it. Raises `SidecarError`."""
     size = footer_bytes(tail, name)
     footer = bytes(memoryview(tail)[-size:])
     place = _place(footer)
@@ -248,10 +251,10 @@ def read_footer(tail: Buffer, file_bytes: int, identity: Identity, name: str) ->
     parquet = pq.read_metadata(pa.BufferReader(footer))
     said: Mapping[str, Any] = json.loads((parquet.metadata or {}).get(b"quire.sidecar", b"{}"))
     if said.get("version") != VERSION:
-        raise SidecarError(f"a sidecar has version {said.get('version')}; known is {VERSION}", name)
+        raise SidecarError(f"a sidecar has version {said.get('version')}; this Quire reads {VERSION}", name)
     found = Identity(said["ledger"], said["bytes"], said["crc"])
     if found != identity:
-        raise SidecarError(f"a sidecar is that of another object, {found}", name)
+        raise SidecarError(f"a sidecar belongs to another object, {found}", name)
     groups = [Group(*one) for one in said["groups"]]
     ends = [0, *(one.end_entry for one in groups)]
     follow = all(one.first_entry == end for one, end in zip(groups, ends, strict=False))
@@ -262,13 +265,13 @@ def read_footer(tail: Buffer, file_bytes: int, identity: Identity, name: str) ->
 
 
 def _crc(footer: bytes, place: tuple[int, int]) -> bytes:
-    """The checksum of a footer as its proof has it, whatever is there now."""
+    """Compute the checksum of a footer for `quire.proof`, with zeros in place of the checksum that it contains."""
     start, end = place
     return b"%08x" % crc32c(footer[end:], crc32c(b"0" * (end - start), crc32c(footer[:start])))
 
 
 def _place(footer: bytes) -> tuple[int, int] | None:
-    """Where the checksum is: the last of its form, for statistics with keys and names come before."""
+    """Locate the checksum in a footer: the last text of its form, because a key or name before it may look the same."""
     found = None
     for match in _PROOF.finditer(footer):
         found = match.span(1)
@@ -276,7 +279,7 @@ def _place(footer: bytes) -> tuple[int, int] | None:
 
 
 def read_group(footer: Footer, number: int, content: Buffer, columns: Sequence[str], name: str) -> pa.Table:
-    """These columns of one group, whose bytes are `content`. Raises `SidecarError`, and what Arrow raises."""
+    """Read columns of group `number` from its bytes `content`. Raises `SidecarError`, and the errors of Arrow."""
     group = footer.groups[number]
     if len(content) != group.length or crc32c(content) != group.crc:
         raise SidecarError("a sidecar's rows do not match their checksum", name, group.offset)
@@ -284,12 +287,12 @@ def read_group(footer: Footer, number: int, content: Buffer, columns: Sequence[s
     with pq.ParquetFile(source, metadata=footer.parquet, pre_buffer=False) as file:
         table = file.read_row_group(number, columns=list(columns), use_threads=False)
     if table.num_rows != group.rows:
-        raise SidecarError(f"a sidecar has {table.num_rows} rows where {group.rows} are told", name)
+        raise SidecarError(f"a sidecar has {table.num_rows} rows instead of {group.rows}", name)
     return table
 
 
 class _Source:
-    """A file of which only a part is there, as Arrow reads it."""
+    """File object over one byte range, for pyarrow."""
 
     def __init__(self, content: memoryview, offset: int) -> None:
         self._content = content
@@ -301,7 +304,7 @@ class _Source:
         start = self._at - self._offset
         if start < 0 or size < 0 or start + size > len(self._content):
             raise SidecarError(
-                f"a sidecar's footer leads to bytes {self._at} to {self._at + size}, elsewhere"
+                f"a sidecar's footer refers to bytes {self._at} to {self._at + size} outside of its group"
             )
         self._at += size
         return self._content[start : start + size]

@@ -1,4 +1,4 @@
-"""A sidecar where it lies: opened by the object's pointer, its groups read and proven when they are asked for."""
+"""Reader of a sidecar in its store. It is opened by its object's pointer; groups are read and verified on demand."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from quire.spark_source.sidecar.layout import (
 from quire.tiering.archive import sidecar_of
 
 TAIL_GUESS_BYTES: Final = 64 * KIB
-"""A first read of this many bytes finds the footer of a sidecar of some twenty groups."""
+"""Length of the first read, which contains the footer of a sidecar with up to some twenty groups."""
 
 READ_BYTES: Final = 8 * MIB
-"""Groups that are read in one go."""
+"""Greatest size of one read of several groups."""
 
 
 class Sidecar:
-    """One object's sidecar. All but the constructor raise `SidecarError`, or what the store raises."""
+    """Sidecar of one object. All methods but the constructor raise `SidecarError` and the store's errors."""
 
     def __init__(self, store: BlockingStore, name: str, file_bytes: int, footer: Footer) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Sidecar:
         return self._footer.parquet.num_rows  # type: ignore[no-any-return]
 
     def tables(self, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[tuple[Group, pa.Table]]:
-        """These columns of some groups, ascending, each with its group."""
+        """Yield the given groups in ascending order, each with a table of the given columns."""
         for run in self._runs(numbers):
             first, last = self.groups[run[0]], self.groups[run[-1]]
             length = last.offset + last.length - first.offset
@@ -63,7 +63,7 @@ class Sidecar:
                 yield group, table
 
     def _runs(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Neighbours, together as large as one read."""
+        """Combine adjacent groups into reads of at most `READ_BYTES`; a larger group is a read of its own."""
         run: list[int] = []
         for number in numbers:
             group = self.groups[number]
@@ -77,7 +77,7 @@ class Sidecar:
 
 
 def open_sidecar(store: BlockingStore, archived: ArchivedObject, ledger_id: int) -> Sidecar:
-    """An object's sidecar. Raises `NotFound` where it has none, `SidecarError`, and what the store raises."""
+    """Open an object's sidecar. Raises `NotFound` if it has none, `SidecarError`, and the store's errors."""
     name = sidecar_of(archived.name)
     file_bytes = store.size(name)
     if file_bytes < TAIL_BYTES:
@@ -86,7 +86,7 @@ def open_sidecar(store: BlockingStore, archived: ArchivedObject, ledger_id: int)
     tail = store.get_range(name, file_bytes - size, size)
     needed = footer_bytes(tail, name)
     if needed > file_bytes:
-        raise SidecarError(f"a sidecar of {file_bytes} bytes tells of a footer of {needed}", name, 0)
+        raise SidecarError(f"a sidecar of {file_bytes} bytes claims a footer of {needed}", name, 0)
     if needed > size:
         tail = store.get_range(name, file_bytes - needed, needed)
     with arrow_errors(name):
@@ -96,7 +96,7 @@ def open_sidecar(store: BlockingStore, archived: ArchivedObject, ledger_id: int)
 
 @contextmanager
 def arrow_errors(name: str) -> Iterator[None]:
-    """What Arrow and others say of bytes that are not what they should be."""
+    """Map the errors that Arrow and other libraries raise for invalid bytes to `SidecarError`."""
     try:
         yield
     except QuireError:

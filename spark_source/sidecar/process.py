@@ -1,20 +1,20 @@
-"""A broker's own builder of sidecars: its process, and what waits for it.
+"""Builder of a broker's sidecars: its child process, and its queue of jobs.
 
-    Offloader, in every round ─▶ look: all archived segments that bookies still have
-                                   │  those that are new wait
+    Offloader, in every round ─▶ look(all archived segments that bookies still have)
+                                   │  new ones are queued
                                    ▼
                  a thread, one job at a time ◀─▶ `worker`, a process
 
-The process begins with the first job, and ends when there was none for a minute: it takes its memory along. One that
-dies is begun again. So is a job, later, after a pause that grows; what makes the process die three times is left
-without a sidecar, as what fails for good is: with a warning and a count. Readers do without.
+The process starts with the first job, and ends after a minute without a job, which frees its memory. If it dies, it is
+started again, and its job is retried after an exponential back-off. A job during which the process dies three times
+counts as failed, with a warning. Readers work without the sidecar.
 
-Nothing is kept of what waits. A broker that is killed, or gives a topic away, leaves the segments of the last hour (the
-archive's lag) to whoever has the topic next, since these are told in every round; older ones that are left out are
-found by `quire archive sidecars build`.
+The queue is not persistent. If a broker is killed, or a topic moves to another broker, the topic's next broker queues
+the segments of the last hour (the archive's lag), since its rounds list these. `quire archive sidecars build` finds
+older ones.
 
-The thread starts the process since the event loop must not: its way copies the page tables of the whole broker, a tenth
-of a second for each GiB. This here is the standard library's, which shares them until the program begins.
+The thread starts the process, not the event loop. uvloop would fork, which copies the page tables of the whole broker
+and takes a tenth of a second per GiB. The standard library uses vfork, which shares them until the program starts.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from importlib.util import find_spec
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from quire.objects.store import location_of
 from quire.runtime.limits import SIDECARS_WAITING_MAX
-from quire.tiering.archive import location_of
 from quire.tiering.offload import Archived
 
 WORKER: Final = (sys.executable, "-P", "-m", "quire.spark_source.sidecar.worker")
 ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-"""Small, and within a limit of memory that is the process's, not a pool's that reserves it."""
+"""Environment variables that save memory: the process has a memory limit, and a memory pool would reserve too much."""
 
 IDLE_S: Final = 60.0
 PAUSE_FIRST_S: Final = 1.0
@@ -51,25 +51,25 @@ log = logging.getLogger(__name__)
 
 
 def is_possible() -> bool:
-    """Whether what building needs is installed."""
+    """Return whether the packages for building are installed."""
     return all(find_spec(name) is not None for name in ("numpy", "pyarrow"))
 
 
 @dataclass
 class Job:
-    """A segment that may lack a sidecar."""
+    """Job to build the sidecar of one segment, which may exist already."""
 
     name: str
-    """Of its object."""
+    """Name of the segment's object."""
     segment: str
-    """For people."""
+    """Description of the segment for log lines."""
     line: bytes
-    """For the process: `topic`, `ledger`, `end_entry`, `archived` (the object), and `archive`, the URL to reach it."""
+    """JSON request to the process: `topic`, `ledger`, `end_entry`, `archived` (the object), `archive` (its store)."""
     deaths: int = 0
 
 
 class SidecarBuilder:
-    """One per process; `archive_url` is the archive's, with what it takes to reach it."""
+    """Builder of a broker's sidecars, one per broker. `archive_url` contains the archive's credentials, if any."""
 
     def __init__(
         self,
@@ -85,18 +85,18 @@ class SidecarBuilder:
         self._pause_s = pause_s
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
-        """Of all below, which the loop and the thread use."""
+        """Lock of the attributes below, which both the event loop and the thread use."""
         self._waiting: set[str] = set()
         self._settled: set[str] = set()
         self._stopping = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
-        self._troubles = 0
-        """In a row."""
+        self._failures = 0
+        """Number of consecutive failures, for the back-off."""
         self.built = self.bytes = self.failed = 0
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Id of the child process while it runs."""
         child = self._child
         return None if child is None else child.pid
 
@@ -104,7 +104,7 @@ class SidecarBuilder:
         threading.Thread(target=self._run, name="quire-sidecars", daemon=True).start()
 
     async def stop(self) -> None:
-        """End the process, and what it is doing, within a second."""
+        """Stop the thread and the process within a second, even during a job."""
         self._stopping.set()
         self._queue.put(None)
         with self._lock:
@@ -125,14 +125,17 @@ class SidecarBuilder:
         }
 
     def look(self, archived: Sequence[Archived]) -> None:
-        """All segments that may lack one. What was done is remembered while it is among them."""
+        """Queue the archived segments that may lack a sidecar.
+
+        Segments whose jobs have ended are remembered as long as the offloader's rounds list them.
+        """
         names = {one.segment.archive.name for one in archived if one.segment.archive is not None}
         with self._lock:
             self._settled &= names
             new = names - self._settled - self._waiting
             for one in archived:
                 if len(self._waiting) >= SIDECARS_WAITING_MAX:
-                    return  # in a later round
+                    return  # a later round queues the others
                 if one.segment.archive is not None and one.segment.archive.name in new:
                     job = self._job(one)
                     self._waiting.add(job.name)
@@ -141,7 +144,7 @@ class SidecarBuilder:
     def _job(self, one: Archived) -> Job:
         segment, pointer = one.segment, one.segment.archive
         assert pointer is not None
-        is_ours = location_of(pointer.store) == location_of(self._archive_url)
+        is_own = location_of(pointer.store) == location_of(self._archive_url)
         said = {
             "topic": one.topic,
             "ledger": segment.ledger_id,
@@ -152,7 +155,7 @@ class SidecarBuilder:
                 "bytes": pointer.bytes,
                 "crc": pointer.crc,
             },
-            "archive": self._archive_url if is_ours else None,
+            "archive": self._archive_url if is_own else None,
         }
         return Job(
             pointer.name, f"segment {segment.ledger_id} of {one.topic}", json.dumps(said).encode() + b"\n"
@@ -181,16 +184,16 @@ class SidecarBuilder:
                 self._settle(job, {"state": "failed", "why": answer["why"]})
                 return
         elif answer["state"] != "later":
-            if self._troubles:
-                log.info("sidecars are built again")
-            self._troubles = 0
+            if self._failures:
+                log.info("sidecars are being built again")
+            self._failures = 0
             self._settle(job, answer)
             return
         self._queue.put(job)
-        if not self._troubles:
-            log.warning("the sidecar of %s will be built later: %s", job.segment, answer["why"])
-        self._troubles += 1
-        self._stopping.wait(min(self._pause_s * 2 ** (self._troubles - 1), PAUSE_MAX_S))
+        if not self._failures:
+            log.warning("%s: sidecar not built, retrying: %s", job.segment, answer["why"])
+        self._failures += 1
+        self._stopping.wait(min(self._pause_s * 2 ** (self._failures - 1), PAUSE_MAX_S))
 
     def _settle(self, job: Job, answer: Mapping[str, Any]) -> None:
         with self._lock:
@@ -204,13 +207,13 @@ class SidecarBuilder:
         elif answer["state"] == "failed":
             self.failed += 1
             log.warning(
-                "%s stays without a sidecar: %s; `quire archive sidecars build` tries again",
+                "%s: sidecar not built: %s; `quire archive sidecars build` tries again",
                 job.segment,
                 answer["why"],
             )
 
     def _ask(self, job: Job) -> dict[str, Any]:
-        """What the process answers; `died` when it does not."""
+        """Send a job to the process and return its response; state `died` if the process ended."""
         with self._lock:
             if self._stopping.is_set():
                 return {"state": "died", "why": ""}
@@ -225,7 +228,7 @@ class SidecarBuilder:
             answer: dict[str, Any] = json.loads(line)
             return answer
         code = self._end()
-        return {"state": "died", "why": f"the process that builds it ended with exit code {code}"}
+        return {"state": "died", "why": f"the process that builds it exited with code {code}"}
 
     def _begin(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -237,7 +240,7 @@ class SidecarBuilder:
         )
 
     def _end(self) -> int | None:
-        """Let go of the process; its exit code, when it has ended by itself."""
+        """Close the process's input, wait until it exits, and return its exit code."""
         with self._lock:
             child, self._child = self._child, None
         if child is None:

@@ -1,9 +1,9 @@
-"""Slices by their sidecars, in the driver: what cannot hold a wanted row is no task, and a task has enough to do.
+"""Pruning of slices by their sidecars, in the driver, before they are cut into tasks.
 
-Only footers are read, `AT_ONCE` of them at a time: a group that has nothing of a query's range and filter is cut out
-of its slice. Where no value is asked for, a task reads a hundredth of its slice, so what is left of a segment is one.
+Only footers are read, up to `AT_ONCE` at a time. A group without a matching row is cut out of its slice. A task of a
+query without values reads only a hundredth of its slice's bytes, so the remaining groups of a segment stay one slice.
 
-A driver need not reach the archive. Once it does not answer, the slices stay as they are.
+A driver need not have access to the archive. If the archive does not answer, the slices are not pruned.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from quire.spark_source.sidecar.read import opened
 AT_ONCE: Final = 16
 
 SIDECAR_SHARE: Final = 64
-"""What a task reads of a slice without values, at most about: a part of it by this."""
+"""Reciprocal of the share of a slice's bytes that a task of a query without values reads at most, approximately."""
 
 _log = logging.getLogger(__name__)
 
 
 def pruned(pieces: Sequence[Slice], options: Options) -> list[Slice]:
-    """What is left of a plan's slices, in their order."""
+    """Return the remaining parts of a plan's slices, in order."""
     segments = [list(some) for _, some in groupby(pieces, lambda one: (one.origin, one.archived))]
     sidecars = _sidecars([some[-1] for some in segments if choose.helps(some[-1], options)], options)
     return [piece for some in segments for piece in _left(some, sidecars.get(some[-1].archived), options)]
 
 
 def _sidecars(lasts: Sequence[Slice], options: Options) -> dict[ArchivedObject | None, Sidecar]:
-    """The sidecars that are there, by their objects; each is asked for by its segment's last slice."""
+    """Open the existing sidecars of the segments whose last slices are `lasts`, and return them by their objects."""
     out_of_reach: list[QuireError] = []
 
     def ask(piece: Slice) -> Sidecar | None:
@@ -62,12 +62,12 @@ def _sidecars(lasts: Sequence[Slice], options: Options) -> dict[ArchivedObject |
             if sidecar is not None
         }
     if out_of_reach:
-        _log.warning("the plan goes without some sidecars: %s", out_of_reach[0])
+        _log.warning("planning without some sidecars, because they cannot be read: %s", out_of_reach[0])
     return found
 
 
 def _left(pieces: Sequence[Slice], sidecar: Sidecar | None, options: Options) -> Iterable[Slice]:
-    """What is left of one segment's slices."""
+    """Return the remaining parts of one segment's slices."""
     if sidecar is None:
         return pieces
     if not choose.has_values(options):
@@ -76,7 +76,7 @@ def _left(pieces: Sequence[Slice], sidecar: Sidecar | None, options: Options) ->
 
 
 def _joined(pieces: Sequence[Slice]) -> Slice:
-    """Slices that follow one another as one."""
+    """Combine consecutive slices into one."""
     assert all(one.end_entry == following.first_entry for one, following in pairwise(pieces)), pieces
     first, last = pieces[0], pieces[-1]
     window = replace(first.window, end=last.window.end)
@@ -84,7 +84,7 @@ def _joined(pieces: Sequence[Slice]) -> Slice:
 
 
 def _cut(piece: Slice, sidecar: Sidecar, options: Options) -> Iterator[Slice]:
-    """The parts of a slice whose groups may hold wanted rows; one part where a task reads sidecars only."""
+    """Yield the parts of a slice that may have matching rows, or one part if a task reads only the sidecar."""
     numbers = choose.groups_of(sidecar.groups, piece, options.filter)
     found = [Span(sidecar.groups[n].first_entry, sidecar.groups[n].end_entry) for n in numbers]
     if found and not choose.has_values(options):
@@ -95,7 +95,7 @@ def _cut(piece: Slice, sidecar: Sidecar, options: Options) -> Iterator[Slice]:
 
 
 def _merged(found: Sequence[Span]) -> list[Span]:
-    """Spans that touch are one."""
+    """Combine adjacent spans."""
     merged: list[Span] = []
     for span in found:
         if merged and merged[-1].end == span.first:

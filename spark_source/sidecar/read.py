@@ -1,7 +1,7 @@
-"""A slice by its sidecar, in a task: rows as they are wanted, and spans of entries that the caller reads elsewhere.
+"""Reading of a slice by its sidecar, in a task: matching rows, and spans of entries to be read from the object.
 
-Whatever is wrong with a sidecar, from there on the slice is one span. A group's rows are handed out only when all of it
-was proven and decoded, so nothing is short, and nothing comes twice.
+If the sidecar cannot be read, the rest of the slice is one span. A group's rows are yielded only after the whole group
+was verified and decoded, so no row is missing or repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Step: TypeAlias = pa.RecordBatch | Span
 
 
 def steps(piece: Slice, options: Options) -> Iterator[Step]:
-    """All that is wanted of a slice, in its order."""
+    """Yield the matching rows of a slice, and the spans of the other entries that may have such rows, in order."""
     at = piece.first_entry
     if choose.helps(piece, options):
         try:
@@ -37,28 +37,28 @@ def steps(piece: Slice, options: Options) -> Iterator[Step]:
                 yield from found
             return
         except NotFound:
-            pass  # it has none
+            pass  # the object has no sidecar
         except QuireError as error:
-            _log.warning("an object is read without its sidecar: %s", error)
+            _log.warning("reading an object without its sidecar: %s", error)
     if at < piece.end_entry:
         yield Span(at, piece.end_entry)
 
 
 def opened(piece: Slice, options: Options) -> Sidecar:
-    """The sidecar of a slice's object, which has all of the slice. Raises as `open_sidecar`."""
+    """Open the sidecar of a slice's object, and check that it covers the slice. Raises the errors of `open_sidecar`."""
     assert piece.archived is not None
     store = fetch.open_store(options.archive or piece.archived.store)
     sidecar = open_sidecar(store, piece.archived, piece.origin.ledger_id)
     end = sidecar.groups[-1].end_entry
     if end < piece.end_entry:
         raise SidecarError(
-            f"a sidecar ends at entry {end - 1}, before {piece.end_entry - 1}", sidecar.name, 0
+            f"a sidecar ends at entry {end - 1}, but the slice at {piece.end_entry - 1}", sidecar.name, 0
         )
     return sidecar
 
 
 def _steps(piece: Slice, options: Options) -> Iterator[tuple[int, Sequence[Step]]]:
-    """Up to which entry, and what is wanted of those."""
+    """Yield (entry after the group's last one, steps) for each group, or once for the whole slice."""
     sidecar = opened(piece, options)
     numbers = choose.groups_of(sidecar.groups, piece, options.filter)
     if choose.has_values(options):
@@ -72,7 +72,7 @@ def _steps(piece: Slice, options: Options) -> Iterator[tuple[int, Sequence[Step]
 
 
 def _spans(sidecar: Sidecar, numbers: Sequence[int], piece: Slice, options: Options) -> list[Span]:
-    """Where in a slice the wanted values are, and what lies little apart between them."""
+    """Return the spans of a slice's entries that may have matching rows, combined across small gaps."""
     assert piece.archived is not None
     entries = [np.empty(0, np.int64)]
     for _, table in sidecar.tables(numbers, choose.columns_of_spans(options.filter)):

@@ -1,17 +1,17 @@
-"""The process that builds sidecars for a broker: one after the other, out of its way. `process` starts it.
+"""Process that builds a broker's sidecars, one at a time, at low priority. `process` starts it.
 
-A line of JSON comes in for each segment (`process.Job`), and one goes out when it is done:
+It reads a line of JSON for each segment (`process.Job`), and responds with a line of JSON:
 
     {"state": "built", "rows": 60000, "bytes": 362419}
-    state   built     it is there now, and was not before
-            there     it was there, or somebody else was faster
-            gone      the segment was trimmed
-            without   entries of it were lost: it cannot have one
-            later     the store did not answer, or is full: `why`
-            failed    `why`
+    state   built     the sidecar was written
+            there     the sidecar existed, or a concurrent process wrote it first
+            `gone`    the segment was trimmed
+            without   entries of the segment were lost, so that it cannot have a sidecar
+            later     the store did not answer, or is full; `why` contains the error
+            failed    an error that a retry will not fix; `why` contains it
 
-What it does may be cut off at any point, so it needs no farewell: it ends with its parent, when its input ends, and
-when a segment takes `SEGMENT_S`. It asks no broker for anything.
+The process may be killed at any point, so it does not shut down in an orderly way. It ends with its parent, at the end
+of its input, and when a segment takes longer than `SEGMENT_S`. It sends no requests to brokers.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from quire.spark_source.positions import Window
 from quire.spark_source.sidecar.archive import State, find, write
 
 SEGMENT_S: Final = 7200
-"""What takes longer hangs, and is ended; one of 256 MiB takes two seconds where nobody else runs."""
+"""Time limit for one segment, beyond which the process counts as hung. 256 MiB take two seconds on an idle machine."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    step_back()
-    _end_with(int(sys.argv[1]))
+    lower_priority()
+    _die_with_parent(int(sys.argv[1]))
     for line in sys.stdin.buffer:
         signal.alarm(SEGMENT_S)
-        answer = done(json.loads(line))
+        answer = run_job(json.loads(line))
         signal.alarm(0)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
-def done(job: dict[str, Any]) -> dict[str, Any]:
-    """Do one, and say so."""
+def run_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Build one sidecar, and return the response."""
     try:
         return _build(job)
     except NotFound:
@@ -61,7 +61,7 @@ def done(job: dict[str, Any]) -> dict[str, Any]:
         return {"state": "later", "why": str(error)}
     except QuireError as error:
         return {"state": "failed", "why": str(error)}
-    except Exception as error:  # a mistake of ours, or too little memory
+    except Exception as error:  # an internal error, or too little memory
         return {"state": "failed", "why": repr(error)}
 
 
@@ -77,19 +77,19 @@ def _build(job: dict[str, Any]) -> dict[str, Any]:
     return {"state": "there" if made.state is State.THERE else "gone"}
 
 
-def step_back() -> None:
-    """Run when nobody else wants to, with memory that is bounded, and be the first to go where there is too little."""
+def lower_priority() -> None:
+    """Run at idle priority and with a memory limit, as the first process that the kernel kills if memory runs out."""
     os.nice(19)
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
-        pass  # not everywhere, and nice is enough
+        pass  # not on every system, and nice is enough
     resource.setrlimit(resource.RLIMIT_DATA, (SIDECAR_PROCESS_BYTES_MAX, SIDECAR_PROCESS_BYTES_MAX))
 
 
-def _end_with(parent: int) -> None:
-    """Whoever started this is `parent`; when it is killed, so is this process. SIGTERM throws away what is begun."""
+def _die_with_parent(parent: int) -> None:
+    """End this process when `parent`, which started it, is killed. SIGTERM aborts the current job."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,27 +1,27 @@
-"""What a user may say to `df.write.format("quire")` and `writeStream`, checked before anything is written.
+"""Options of `df.write.format("quire")` and `writeStream`, validated before anything is written.
 
 | option | means | default |
 |---|---|---|
-| service_url | a broker's HTTP URL, as for reading; where it publishes is looked up | required |
+| service_url | a broker's HTTP URL, as for reading; the URL for publishing is looked up | required |
 | tls_trust_certs, tls_certificate, tls_key | for https:// and pulsar+ssl://, as for reading | the system's, nothing |
-| token_file; user, password_file | what to present to brokers, as for reading | QUIRE_TOKEN … of the driver |
-| broker_url | `pulsar://HOST:PORT` as Spark's tasks reach it, where it is not as the broker says | looked up |
-| topic | where to | required |
+| token_file; user, password_file | credentials for brokers, as for reading | QUIRE_TOKEN … of the driver |
+| broker_url | `pulsar://HOST:PORT` for Spark's tasks, if it differs from the broker's advertised address | looked up |
+| topic | topic of all rows; without it each row's column `topic` names one | required without that column |
 | delivery | `exactly_once` (the topic must drop duplicates) or `at_least_once` | exactly_once |
-| enable_deduplication | `true`: let the topic drop duplicates from now on | false |
+| enable_deduplication | `true`: turn the topic's deduplication on | false |
 | row_order | `given`, or `content`: a task's rows are sorted by their content first | given |
-| producer_name | what the producers' names begin with; whoever writes the same rows again says the same | made up |
-| epoch | with `producer_name`, of a batch: its number, growing from write to write | 0 |
-| batching | `false`, or `by_key`: only rows of one key in an entry, as Key_Shared subscriptions need it | true |
-| batch_messages_max, batch_bytes_max | most rows and bytes in one entry | 1000, 128KiB |
+| producer_name | prefix of the producers' names; must be the same if the same rows are written again | generated |
+| epoch | number of a batch write with `producer_name`; it must grow from write to write | 0 |
+| batching | `false`, or `by_key`: an entry has rows of one key only, as Key_Shared subscriptions require | true |
+| batch_messages_max, batch_bytes_max | maximum numbers of rows and bytes in one entry | 1000, 128KiB |
 | compression | none, lz4, zlib, zstd or snappy | none |
-| chunking | `true`: a value that is too large for one entry (5 MiB) goes in several | false |
-| register_schema | `true`: a topic without a schema for typed values gets the rows' own | false |
-| schema_type | of that schema: avro or json | avro |
-| hashing | of keys, to choose a partition: `java` (as stock clients do) or `murmur3` | java |
-| send_timeout | how long a task waits for a broker before it fails | 2min |
+| chunking | `true`: a value that is too large for one entry (5 MiB) is sent in chunks | false |
+| register_schema | `true`: register the schema of typed values if the topic has none that fits | false |
+| schema_type | type of the registered schema: avro or json | avro |
+| hashing | hash of keys that chooses a partition: `java` (as in stock clients) or `murmur3` | java |
+| send_timeout | time for which a task waits for a broker before it fails | 2min |
 
-Options' names are not case-sensitive, as always in Spark. An option that is not here is refused.
+Names of options are case-insensitive, as always in Spark. Unknown options are refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from quire.spark_source.options import TLS_OPTIONS, known, one_of, tls_of
 from quire.spark_source.sink.sequence_ids import EPOCH_MAX
 
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "path"))
-"""What Spark's own options leave among ours."""
+"""Spark's own options, which it also passes to the source."""
 
 _KNOWN: Final = (
     "service_url", "broker_url", "topic", "delivery", "enable_deduplication", "row_order", "producer_name", "epoch",
@@ -51,16 +51,17 @@ _KNOWN: Final = (
     "register_schema", "schema_type", *TLS_OPTIONS, *CREDENTIALS_OPTIONS,
 )  # fmt: skip
 _NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
-"""The producer gives no message up: see rule 4 of the package."""
+"""Time-out of the producer, practically infinite: it must not give up a message (rule 4 of the package)."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of one write. `producer_name` "": none was given."""
+    """The options of one write. `producer_name` is "" if the user gave none."""
 
     service_url: str
     broker_url: str
     topic: str
+    """Topic of all rows; "" if each row names its own topic."""
     exactly_once: bool
     enable_deduplication: bool
     sorts: bool
@@ -76,20 +77,23 @@ class SinkOptions:
     credentials: Credentials = NOBODY
 
 
-def parse(options: Mapping[str, str]) -> SinkOptions:
-    """Check a write's options. Raises `ConfigurationError` with what to write instead."""
-    ours = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
-    given = known(ours, _KNOWN, "writing")
-    if not given.get("topic"):
-        raise ConfigurationError("option topic is missing: which topic is to be written?")
+def parse(options: Mapping[str, str], *, rows_name_topics: bool = False) -> SinkOptions:
+    """Parse a write's options. Raises `ConfigurationError` with a remedy.
+
+    With `rows_name_topics`, the option topic may be omitted.
+    """
+    own = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    given = known(own, _KNOWN, "writing")
+    if not given.get("topic") and not (rows_name_topics and "topic" not in given):
+        raise ConfigurationError("option topic is missing: set it to the topic to be written")
     if "epoch" in given and "producer_name" not in given:
-        raise ConfigurationError("option epoch goes with producer_name: it counts the writes of one name")
+        raise ConfigurationError("option epoch requires producer_name, whose writes it counts")
     return SinkOptions(
         service_url=_url(given, "service_url", "https?", "a broker's HTTP URL; write http://HOST:8080"),
         broker_url=_url(
             given, "broker_url", r"pulsar(\+ssl)?", "an address for clients; write pulsar://HOST:6650", ""
         ),
-        topic=full_name(given["topic"]),
+        topic=full_name(given["topic"]) if "topic" in given else "",
         exactly_once=one_of(given, "delivery", ("exactly_once", "at_least_once")) == "exactly_once",
         enable_deduplication=_flag(given, "enable_deduplication"),
         sorts=one_of(given, "row_order", ("given", "content")) == "content",

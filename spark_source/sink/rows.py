@@ -1,4 +1,4 @@
-"""From Spark's rows to messages.
+"""Conversion of Spark's rows to messages.
 
 | column | type | null means |
 |---|---|---|
@@ -7,10 +7,14 @@
 | properties | map<string,string> | none |
 | event_time | timestamp; milliseconds are kept | none |
 | ordering_key | binary or string | none |
-| partition | int or bigint: which one of the topic; -1 as null | by the key, or in turn |
+| partition | int or bigint: number of the topic's partition; -1 is like null | by the key, or round-robin |
+| topic | string: the row's topic, if there is no option topic | refused |
 
-`value` must be there, the others may. A binary key that is UTF-8 becomes a text key, so that what was read from a
-topic is written back to the same partition; others travel in base64, as Pulsar's clients do it."""
+`value` is required, the others are optional. The source's other columns (ledger, …, sequence) are ignored, so that its
+rows can be written unchanged. Rows are refused if the column `undecoded` or `value_error` marks them as unreadable. A
+binary key that is UTF-8 becomes a text key, so that rows read from a topic are written to the same partition. Other
+binary keys are sent in base64, as by Pulsar's clients.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError, QuireError
+from quire.spark_source import schema
 from quire.wire.message import OutgoingMessage
 
 TYPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -31,33 +36,54 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "event_time": ("timestamp",),
     "ordering_key": ("binary", "string"),
     "partition": ("int", "bigint"),
+    "topic": ("string",),
 }
-"""The columns, and the types that each may have, as Spark writes them."""
+"""Allowed types of each column, in Spark's notation."""
+
+IGNORED: Final = frozenset(schema.COLUMNS) - TYPES.keys()
+"""Columns of the source that producers do not set."""
+
+_MARKS: Final = (schema.UNDECODED, schema.VALUE_ERROR)
 
 ROWS_AT_ONCE: Final = 512
-"""So many rows of a record batch become Python objects at a time: some megabytes, if rows are of some KiB."""
+"""Number of rows that are converted to Python objects at once: some megabytes, if rows have some KiB."""
 
 
 class RowRefused(QuireError):
-    """A row that cannot be a message, by its place in the Spark partition."""
+    """Error for a row that cannot be a message, with its number in the Spark partition."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
         self.row = row
 
 
-Row = tuple[OutgoingMessage, int | None]
-"""A message, and the partition that its row names; None: none."""
+Row = tuple[OutgoingMessage, int | None, str]
+"""A message, the partition that its row names (or None), and its topic ("" for the option's topic)."""
 
 
-def check_columns(types: Mapping[str, str]) -> None:
-    """Whether rows with these columns can be written. Raises `ConfigurationError` with what to write instead."""
+def check_columns(types: Mapping[str, str], *, names_topics: bool = False) -> None:
+    """Check that rows with these columns can be written. Raises `ConfigurationError` with a remedy.
+
+    `names_topics` is true if the option topic is not set, so that the rows must name their topics.
+    """
+    if names_topics and "topic" not in types:
+        raise ConfigurationError("no topic is set: set the option topic, or add a column topic to the rows")
+    if names_topics and types.get("value", "").startswith("struct<"):
+        raise ConfigurationError(
+            "a struct needs the schema of one topic: set the option topic, or write to_json(value)"
+        )
     if "value" not in types:
         raise ConfigurationError(
             f"format quire writes the column value, and these rows have {', '.join(types) or 'none'}; write "
             "select(to_json(struct('*')).alias('value')), or name one of them value"
         )
     for name, kind in types.items():
+        if name in IGNORED:
+            continue
+        if name in _MARKS:
+            raise ConfigurationError(
+                f"a row whose column {name} is not null is not a message: use where({name} IS NULL) and drop({name})"
+            )
         if name not in TYPES:
             raise ConfigurationError(
                 f"format quire does not write a column {name}; it has {', '.join(TYPES)}: select these, and put the "
@@ -78,19 +104,21 @@ def _remedy(name: str, kind: str) -> str:
 
 
 Encode = Callable[[Mapping[str, Any]], bytes]
-"""A struct to a message's bytes. Raises `ValueError`."""
+"""Encoder of a struct. Raises `ValueError`."""
 
 
-def read(batch: pa.RecordBatch, first_row: int, encode: Encode | None = None) -> Iterator[Row]:
-    """The rows of a record batch, whose first one is the Spark partition's `first_row`. Raises `RowRefused`.
+def read(
+    batch: pa.RecordBatch, first_row: int, encode: Encode | None = None, *, names_topics: bool = False
+) -> Iterator[Row]:
+    """Yield the rows of a record batch, whose first one is row `first_row` of the Spark partition.
 
-    `encode` is for values that are structs.
+    `encode` encodes values that are structs. Raises `RowRefused`.
     """
     for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-        yield from _read(batch.slice(start, ROWS_AT_ONCE), first_row + start, encode)
+        yield from _read(batch.slice(start, ROWS_AT_ONCE), first_row + start, encode, names_topics)
 
 
-def _read(batch: pa.RecordBatch, first_row: int, encode: Encode | None) -> Iterator[Row]:
+def _read(batch: pa.RecordBatch, first_row: int, encode: Encode | None, names_topics: bool) -> Iterator[Row]:
     names = batch.schema.names
     nothing = [None] * batch.num_rows
 
@@ -109,13 +137,21 @@ def _read(batch: pa.RecordBatch, first_row: int, encode: Encode | None) -> Itera
         _milliseconds(batch, first_row) if "event_time" in names else repeat(0),
         column("ordering_key", binary),
         column("partition"),
+        _topics(column("topic"), first_row) if names_topics else repeat(""),
         strict=False,
     )
-    for value, key, properties, event_time_ms, ordering_key, partition in every:
+    for value, key, properties, event_time_ms, ordering_key, partition, topic in every:
         text, is_base64 = (None, False) if key is None else _key(key)
         message = OutgoingMessage(value, text, properties, event_time_ms, ordering_key)
         message.key_is_base64 = is_base64
-        yield message, None if partition == -1 else partition
+        yield message, None if partition == -1 else partition, topic
+
+
+def _topics(names: Sequence[str | None], first_row: int) -> Iterator[str]:
+    for row, name in enumerate(names, first_row):
+        if not name:
+            raise RowRefused(row, "its column topic is null or empty")
+        yield name
 
 
 def _encoded(values: Sequence[Any], first_row: int, encode: Encode) -> Iterator[bytes | None]:
@@ -127,7 +163,7 @@ def _encoded(values: Sequence[Any], first_row: int, encode: Encode) -> Iterator[
 
 
 def _key(key: bytes) -> tuple[str, bool]:
-    """How a key is on the wire, and whether that is base64."""
+    """Return a key's text on the wire, and whether that is base64."""
     try:
         return key.decode(), False
     except UnicodeDecodeError:
@@ -144,15 +180,15 @@ def _properties(column: Sequence[Any], first_row: int) -> Iterator[Mapping[str, 
             continue
         if any(value is None for _, value in pairs):
             name = next(key for key, value in pairs if value is None)
-            raise RowRefused(row, f"its property {name} has no value; leave it out, or write an empty text")
+            raise RowRefused(row, f"its property {name} is null; omit the property, or write an empty string")
         yield dict(pairs)
 
 
 def _milliseconds(batch: pa.RecordBatch, first_row: int) -> Iterator[int]:
-    """0 where there is none."""
+    """Yield event times in milliseconds, 0 for null. Raises `RowRefused`."""
     times = batch.column(batch.schema.names.index("event_time"))
     in_us = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
     for row, us in enumerate(in_us, first_row):
         if us is not None and us < 0:
-            raise RowRefused(row, "its event_time is before 1970, which a message cannot say")
+            raise RowRefused(row, "its event_time is before 1970, which a message cannot represent")
         yield 0 if us is None else us // 1000

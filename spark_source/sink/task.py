@@ -1,17 +1,18 @@
-"""One Spark task: its rows become entries, each topic partition's in order, and are waited for.
+"""Writer of one Spark task's rows. It collects them into entries of topic partitions, and publishes these in order.
 
     record batches ─▶ rows ─▶ an open entry for each topic partition ──full──▶ numbered, sent ─▶ in flight ─▶ receipt
 
-Spark's rows come from a blocking iterator, which is asked in a thread, so that connections live while the rows take
-their time. At most `IN_FLIGHT_BYTES_MAX` are without a receipt. What an entry holds depends on the rows alone: see
-rule 2 of the package. A task that fails sends nothing more: its producers are closed as they are."""
+Spark's rows come from a blocking iterator, which runs in a thread, so that connections stay alive while it blocks. At
+most `IN_FLIGHT_BYTES_MAX` are without a receipt. The contents of an entry depend only on the rows (rule 2 of the
+package). A task that fails closes its producers without a flush, so that it sends nothing more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -20,14 +21,14 @@ import pyarrow as pa
 from quire.client import Client, Producer, ProducerBusy, PublishFailed, PublishUnknown
 from quire.client.authentication import presenting
 from quire.client.batch import Publication
-from quire.client.routing import partition_name
+from quire.client.routing import full_name, partition_name
 from quire.client.schema import BYTES, Schema
 from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.limits import KIB, MIB
 from quire.spark_source.sink.options import SinkOptions
 from quire.spark_source.sink.rows import Row, RowRefused, read
-from quire.spark_source.sink.sequence_ids import EPOCHS, EpochOver, ReplayDiffers, SequenceIds
-from quire.spark_source.sink.topic import Target
+from quire.spark_source.sink.sequence_ids import EPOCHS, EpochOver, ReplayDiffers, SequenceIds, routing_of
+from quire.spark_source.sink.topic import Target, prepare, publish_url
 from quire.spark_source.sink.values import Encoder, TopicSchema
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.hashing import java_string_hash, murmur3_32
@@ -35,10 +36,10 @@ from quire.wire.message import OutgoingMessage
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * MIB
 SORTED_BYTES_MAX: Final = 256 * MIB
-"""`row_order=content` holds a task's rows in memory."""
+"""Maximum size of a task's rows with `row_order=content`, which sorts them in memory."""
 
 ENTRY_OVERHEAD_BYTES: Final = 1 * KIB
-"""What an entry has beside its rows, amply."""
+"""Upper bound of an entry's overhead: its bytes in addition to its rows."""
 
 BUSY_PAUSE_S: Final = 0.5
 
@@ -50,7 +51,11 @@ HASHES: Final[Mapping[str, Callable[[str], int]]] = {
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a task writes as: of which Spark partition and epoch. `name` "": the broker makes one up."""
+    """Parameters of a task: its options, Spark partition, epoch and producer name.
+
+    If `name` is "", the broker assigns one. `url` and `target` belong to the option topic. Without that option the task
+    looks up the topics of its rows.
+    """
 
     options: SinkOptions
     url: str
@@ -58,13 +63,11 @@ class TaskPlan:
     spark_partition: int
     name: str
     epoch: int
+    routes: int = 0
+    """Number of partitions to which rows without a partition are routed.
 
-    @property
-    def entry_bytes(self) -> int:
-        """Of rows, before compression, that make one entry."""
-        largest = self.target.entry_bytes_max
-        bytes_max = self.options.producer.batch_bytes_max
-        return bytes_max if largest is None else min(bytes_max, largest - ENTRY_OVERHEAD_BYTES)
+    0 means all partitions, or as many as the epoch's stored rows record.
+    """
 
     @property
     def producer_name(self) -> str:
@@ -73,7 +76,7 @@ class TaskPlan:
 
 @dataclass
 class Written:
-    """What a task has written; `repeated` rows of it had been written before."""
+    """Rows and bytes that a task has written. `repeated` is the number of rows that had been written before."""
 
     rows: int = 0
     bytes: int = 0
@@ -81,7 +84,7 @@ class Written:
 
 
 class _Registered(Schema[bytes]):
-    """Bytes of a schema that the topic has: its producers say so, and each message its version."""
+    """Schema of values that are already encoded. Producers declare it, and each message has its version."""
 
     def __init__(self, schema: TopicSchema) -> None:
         self._info = schema.info
@@ -105,28 +108,47 @@ class _InFlight(NamedTuple):
     bytes: int
 
 
+class _Topic:
+    """Topic of some rows: its partitions, and the number of partitions to which rows without one are routed."""
+
+    def __init__(self, name: str, target: Target, plan: TaskPlan) -> None:
+        self.name = name
+        self.target = target
+        self.routes = plan.routes or target.partitions or 1
+        self.partitions: dict[int, _Partition] = {}
+        """Partitions with an attached producer, by number."""
+        largest, bytes_max = target.entry_bytes_max, plan.options.producer.batch_bytes_max
+        self.entry_bytes = bytes_max if largest is None else min(bytes_max, largest - ENTRY_OVERHEAD_BYTES)
+        """Maximum bytes of rows, before compression, in one entry."""
+
+    def partition_name(self, partition: int) -> str:
+        return partition_name(self.name, partition) if self.target.partitions else self.name
+
+
 class _Partition:
     """One topic partition: its producer, and the entry that is being filled."""
 
-    def __init__(self, topic: str, producer: Producer[bytes], epoch: int) -> None:
+    def __init__(self, of: _Topic, topic: str, producer: Producer[bytes], ids: SequenceIds) -> None:
+        self.of = of
         self.topic = topic
         self.producer = producer
-        self.ids = SequenceIds(epoch)
+        self.ids = ids
         self.messages: list[OutgoingMessage] = []
         self.bytes = 0
         self.first_row = 0
 
-    def heed_record(self) -> None:
-        """What the broker said at its last attachments. Raises `EpochOver`, `ReplayDiffers`."""
+    def compare_recorded(self) -> None:
+        """Compare with the sequence ids that the broker returned at attachment. Raises `EpochOver`, `ReplayDiffers`."""
         for sequence_id in self.producer.recorded_sequence_ids:
             self.ids.recorded(sequence_id)
 
-    def opens(self, row: int) -> None:
+    def open_entry(self, row: int) -> None:
+        """Open the next entry, whose first row is `row`."""
         self.messages, self.bytes, self.first_row = [], 0, row
 
 
 def run(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write a task's rows; returns when all are stored. Raises a `QuireError` that names topic and rows."""
+    """Write a task's rows, and return when all are stored. Raises a `QuireError` with topic and rows."""
     return asyncio.run(_Task(plan).run(iter(batches)))
 
 
@@ -134,13 +156,13 @@ class _Task:
     def __init__(self, plan: TaskPlan) -> None:
         self._plan = plan
         self._settings = plan.options.producer
-        tls = plan.options.tls
-        self._client = Client(plan.url, tls=tls, authentication=presenting(plan.options.credentials, tls))
-        self._targets: dict[int, _Partition] = {}
+        self._client: Client | None = None
+        self._topics: dict[str, _Topic] = {}
+        """Topics by the names in rows; \"\" for the option topic."""
         self._in_flight: deque[_InFlight] = deque()
         self._bytes_in_flight = 0
         self._turn = plan.spark_partition
-        """Where rows without a key go: another one after each entry."""
+        """Partition for rows without a key. After each entry, the next partition follows, round-robin."""
         self._hash = HASHES[self._settings.hashing]
         schema = plan.target.schema
         self._encode = None if schema is None else Encoder(schema).encode
@@ -149,22 +171,32 @@ class _Task:
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> Written:
         try:
+            if self._plan.options.topic:
+                await self._open_topic(self._plan.options.topic, self._plan.target, self._plan.url)
             await (self._all_sorted if self._plan.options.sorts else self._all)(batches)
             await self._finish()
             return self._written
         except RowRefused as error:
-            raise QuireError(self._where(error.row, 1, self._plan.options.topic) + str(error)) from None
+            raise QuireError(self._where(error.row, 1, self._topic_name) + str(error)) from None
         except (ReplayDiffers, EpochOver) as error:
             raise type(error)(f"{self._replay()}{error}") from None
         finally:
-            for target in self._targets.values():
+            for target in self._partitions():
                 await target.producer.close(flush=False)
-            await self._client.close()
+            if self._client is not None:
+                await self._client.close()
+
+    def _partitions(self) -> Iterator[_Partition]:
+        for topic in {id(one): one for one in self._topics.values()}.values():
+            yield from topic.partitions.values()
+
+    def _read(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
+        return read(batch, first_row, self._encode, names_topics=not self._plan.options.topic)
 
     async def _all(self, batches: Iterator[pa.RecordBatch]) -> None:
         first_row = 0
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-            await self._take(read(batch, first_row, self._encode), first_row)
+            await self._write_rows(self._read(batch, first_row), first_row)
             first_row += batch.num_rows
 
     async def _all_sorted(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -172,8 +204,8 @@ class _Task:
         size = 0
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             first = len(held)
-            held += read(batch, first, self._encode)
-            size += sum(message.size for message, _ in held[first:])
+            held += self._read(batch, first)
+            size += sum(message.size for message, _, _ in held[first:])
             if size > SORTED_BYTES_MAX:
                 raise ConfigurationError(
                     f"row_order=content keeps a task's rows in memory, and Spark partition "
@@ -181,51 +213,97 @@ class _Task:
                     "micro-batches, or more partitions"
                 )
         held.sort(key=_contents)
-        await self._take(iter(held), 0)
+        await self._write_rows(iter(held), 0)
 
-    async def _take(self, rows: Iterator[Row], first_row: int) -> None:
-        bytes_max, messages_max = self._plan.entry_bytes, self._settings.batch_messages_max
+    async def _write_rows(self, rows: Iterator[Row], first_row: int) -> None:
+        messages_max = self._settings.batch_messages_max
         by_key = self._plan.options.by_key
-        for row, (one, named) in enumerate(rows, first_row):
-            partition = self._choose(one, named, row)
-            target = self._targets.get(partition) or await self._open(partition)
+        for row, (one, named, name) in enumerate(rows, first_row):
+            topic = self._topics.get(name) or await self._look_up(name, row)
+            partition = self._choose(topic, one, named, row)
+            target = topic.partitions.get(partition) or await self._open(topic, partition)
             size = one.size
             held = target.messages
-            if held and (target.bytes + size > bytes_max or (by_key and held[0].key != one.key)):
+            if held and (target.bytes + size > topic.entry_bytes or (by_key and held[0].key != one.key)):
                 await self._send(target)
             if not target.messages:
-                target.opens(row)
+                target.open_entry(row)
             target.messages.append(one)
             target.bytes += size
             if len(target.messages) == messages_max:
                 await self._send(target)
 
-    def _choose(self, one: OutgoingMessage, named: int | None, row: int) -> int:
-        """Which partition of the topic a row goes to: depends on nothing but the rows."""
-        partitions = self._plan.target.partitions or 1
+    def _choose(self, topic: _Topic, one: OutgoingMessage, named: int | None, row: int) -> int:
+        """Return the partition of a row, which depends only on the rows and on the epoch's routing."""
         if named is not None:
+            partitions = topic.target.partitions or 1
             if not 0 <= named < partitions:
-                raise RowRefused(row, f"its partition is {named}, and the topic has {partitions}")
+                remedy = "drop(partition) routes rows by their keys"
+                raise RowRefused(row, f"its partition is {named}, but the topic has {partitions}; {remedy}")
             return named
-        if partitions == 1:
+        if topic.routes == 1:
             return 0
-        return (self._turn if one.key is None else self._hash(one.key)) % partitions
+        return (self._turn if one.key is None else self._hash(one.key)) % topic.routes
 
-    # -- Topic partitions ------------------------------------------------------------------------------
+    # -- Topics ----------------------------------------------------------------------------------------
 
-    async def _open(self, partition: int) -> _Partition:
+    async def _look_up(self, name: str, row: int) -> _Topic:
+        """Return the topic that a row's column names, and open it once. Equivalent names are one topic."""
+        try:
+            full = full_name(name)
+        except ConfigurationError as error:
+            raise RowRefused(row, str(error)) from None
+        if full not in self._topics:
+            options = replace(self._plan.options, topic=full)
+            target = await asyncio.to_thread(prepare, options)
+            url = await asyncio.to_thread(publish_url, options, target.partitions)
+            await self._open_topic(full, target, url)
+        self._topics[name] = self._topics[full]
+        return self._topics[name]
+
+    async def _open_topic(self, name: str, target: Target, url: str) -> None:
         plan = self._plan
-        topic = (
-            partition_name(plan.options.topic, partition) if plan.target.partitions else plan.options.topic
-        )
-        made = _Partition(topic, await self._producer(topic), plan.epoch)
-        self._targets[partition] = made
-        made.heed_record()
+        if self._client is None:
+            tls = plan.options.tls
+            self._client = Client(url, tls=tls, authentication=presenting(plan.options.credentials, tls))
+        self._topics[name] = topic = _Topic(name, target, plan)
+        if plan.options.topic:
+            self._topics[""] = topic
+        if plan.name and target.grew_from and not plan.routes:
+            await self._find_routes(topic)
+
+    async def _find_routes(self, topic: _Topic) -> None:
+        """Route rows by the number of partitions that an earlier attempt used, which may be smaller.
+
+        To find it, attach to all partitions first, in order, so that concurrent attempts cannot deadlock.
+        """
+        plan, target = self._plan, topic.target
+        for partition in range(target.partitions):
+            await self._attach(topic, partition)
+        recorded = {
+            number: max(one.producer.recorded_sequence_ids) for number, one in topic.partitions.items()
+        }
+        found = routing_of(recorded, plan.epoch, target.partitions, target.grew_from)
+        topic.routes = found.routes
+        for one in topic.partitions.values():
+            one.ids = SequenceIds(plan.epoch, found.routes if found.is_numbered else 0)
+            one.compare_recorded()
+
+    async def _open(self, topic: _Topic, partition: int) -> _Partition:
+        made = await self._attach(topic, partition)
+        made.compare_recorded()
+        return made
+
+    async def _attach(self, topic: _Topic, partition: int) -> _Partition:
+        name = topic.partition_name(partition)
+        made = _Partition(topic, name, await self._producer(name), SequenceIds(self._plan.epoch))
+        topic.partitions[partition] = made
         return made
 
     async def _producer(self, topic: str) -> Producer[bytes]:
-        """Attached; waits while another one has the name."""
+        """Return an attached producer. Wait while another producer with the same name is attached."""
         plan = self._plan
+        assert self._client is not None
         loop = asyncio.get_running_loop()
         end_s = loop.time() + plan.options.send_timeout_s
         while True:
@@ -245,14 +323,14 @@ class _Task:
     # -- Entries ---------------------------------------------------------------------------------------
 
     async def _send(self, target: _Partition) -> None:
-        """The target's open entry, once there is room for it."""
+        """Send the partition's open entry, as soon as the limit of bytes in flight allows it."""
         messages, size, first_row = target.messages, target.bytes, target.first_row
-        target.opens(first_row + len(messages))
-        largest = self._plan.target.entry_bytes_max
+        target.open_entry(first_row + len(messages))
+        largest = target.of.target.entry_bytes_max
         if largest is not None and size > largest - ENTRY_OVERHEAD_BYTES:
             raise PublishFailed(
-                f"{self._where(first_row, len(messages), target.topic)}{size} bytes are too large: by its policy "
-                f"maxMessageSize the topic takes entries of {largest} bytes"
+                f"{self._where(first_row, len(messages), target.topic)}{size} bytes exceed the topic's policy "
+                f"maxMessageSize, {largest} bytes per entry"
             )
         while self._in_flight and self._bytes_in_flight + size > IN_FLIGHT_BYTES_MAX:
             await self._settle()
@@ -266,10 +344,10 @@ class _Task:
         if messages[0].key is None:
             self._turn += 1
         while self._in_flight and (publication.is_done or self._in_flight[0].publication.is_done):
-            await self._settle()  # at once where this one could not be encoded: nothing may follow it
+            await self._settle()  # at once if encoding failed, because no entry may follow
 
     async def _settle(self) -> None:
-        """The oldest entry has its receipt, or the task fails."""
+        """Wait for the receipt of the oldest entry. Raises `PublishFailed`, `PublishUnknown`."""
         one = self._in_flight.popleft()
         self._bytes_in_flight -= one.bytes
         timeout_s = self._plan.options.send_timeout_s
@@ -278,8 +356,8 @@ class _Task:
                 receipt = await one.publication
         except TimeoutError:
             raise PublishUnknown(
-                f"{self._where(one.first_row, one.rows, one.topic)}no receipt within {timeout_s:g} s; whether they are "
-                "stored is not known"
+                f"{self._where(one.first_row, one.rows, one.topic)}no receipt within {timeout_s:g} s; it is "
+                "unknown whether they are stored"
             ) from None
         except (PublishFailed, PublishUnknown) as error:
             raise type(error)(self._where(one.first_row, one.rows, one.topic) + str(error)) from None
@@ -289,16 +367,16 @@ class _Task:
             self._written.repeated += one.rows
 
     async def _finish(self) -> None:
-        for target in self._targets.values():
+        for target in self._partitions():
             if target.messages:
                 await self._send(target)
         while self._in_flight:
             await self._settle()
-        for target in self._targets.values():
-            target.heed_record()
+        for target in self._partitions():
+            target.compare_recorded()
             target.ids.end()
 
-    # -- What errors say -------------------------------------------------------------------------------
+    # -- Texts of errors -------------------------------------------------------------------------------
 
     def _where(self, first_row: int, rows: int, topic: str) -> str:
         which = f"row {first_row}" if rows == 1 else f"rows {first_row} to {first_row + rows - 1}"
@@ -306,13 +384,17 @@ class _Task:
 
     def _replay(self) -> str:
         plan = self._plan
-        topic = plan.options.topic
+        topic = self._topic_name
         return f"Spark partition {plan.spark_partition} of epoch {plan.epoch} is written again to {topic}: "
+
+    @property
+    def _topic_name(self) -> str:
+        return self._plan.options.topic or "the topics of the rows"
 
 
 def _contents(row: Row) -> tuple[object, ...]:
-    """All that makes a row; its key first, so that the entries of `batching=by_key` are large."""
-    one, partition = row
+    """Return a row's fields as a sort key; its message key first, so that `batching=by_key` makes large entries."""
+    one, partition, topic = row
     properties = sorted(one.properties.items())
     return (
         one.key or "",
@@ -322,4 +404,5 @@ def _contents(row: Row) -> tuple[object, ...]:
         one.ordering_key or b"",
         properties,
         -1 if partition is None else partition,
+        topic,
     )

@@ -1,12 +1,13 @@
-"""What the sink asks a broker over HTTP before it writes: on the driver what holds for the topic, in a task where
-it is.
+"""Client of the HTTP endpoints that the sink needs before it writes.
+
+The driver reads the topic's policies. A task looks up the topic's broker.
 
 GET  /admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions
      {"partitions": n}
 GET  /admin/v2/persistent/{tenant}/{namespace}/{topic}/deduplicationEnabled?applied=true
-     true or false: whether it drops duplicates, by its own policy or its namespace's
+     true or false: whether the topic drops duplicates, by its own policy or its namespace's
 GET  …/{topic}/maxMessageSize?applied=true
-     bytes, 0 or nothing: no limit but the broker's
+     bytes; 0 or null: no limit except the broker's
 POST …/{topic}/deduplicationEnabled
      true
 PUT  /admin/v2/persistent/{tenant}/{namespace}/{topic}
@@ -15,6 +16,8 @@ POST the same, {"type": "AVRO", "schema": the definition, "properties": {}}
      {"version": n, "type": "AVRO", "data": the definition, …}; {"version": n}
 GET  /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}
      {"brokerUrl": "pulsar://…", …}
+GET  /quire/v1/topics/{domain}/{tenant}/{namespace}/{topic}/growth
+     {"partitions": n, "grewFrom": number before the last addition of partitions, 0: no addition}
 GET  /quire/v1/brokers
      [{"serviceUrl": "pulsar://…", …}, …]
 """
@@ -38,20 +41,22 @@ ATTEMPTS: Final = 4
 
 
 class Target(NamedTuple):
-    """The topic, as the driver saw it; all tasks of a write see it so."""
+    """State of the topic, which the driver reads for all tasks of a write."""
 
     partitions: int
-    """0: it has none."""
+    """Number of partitions; 0 for an unpartitioned topic."""
     entry_bytes_max: int | None
-    """What its policies allow, below what every broker does."""
+    """Maximum entry size by the topic's policies, if any. The broker's own limit applies, too."""
     schema: TopicSchema | None = None
-    """Of typed values."""
+    """Topic's schema for typed values; None if values are bytes."""
+    grew_from: int = 0
+    """Number of partitions before partitions were last added; 0 if none were ever added."""
 
 
 def prepare(options: SinkOptions) -> Target:
-    """See that the topic can be written as the options say.
+    """Check that the topic can be written with these options.
 
-    Raises `ConfigurationError` where it keeps duplicates, and what `Admin` raises.
+    Raises `ConfigurationError` if the topic does not drop duplicates, and the errors of `Admin`.
     """
     admin = _admin(options)
     path = topic_name.path(options.topic)
@@ -61,14 +66,22 @@ def prepare(options: SinkOptions) -> Target:
         partitions = 0
     if options.exactly_once:
         _drop_duplicates(admin, options, f"/admin/v2/{path}")
-        return Target(partitions, admin.get(f"/admin/v2/{path}/maxMessageSize?applied=true") or None)
+        entry_bytes_max = admin.get(f"/admin/v2/{path}/maxMessageSize?applied=true") or None
+        return Target(partitions, entry_bytes_max, grew_from=_grew_from(admin, path) if partitions else 0)
     return Target(partitions, None)
+
+
+def _grew_from(admin: Admin, path: str) -> int:
+    try:
+        return int(admin.get(f"/quire/v1/topics/{path}/growth")["grewFrom"])
+    except NotFound:
+        return 0  # a broker of an older version
 
 
 def _drop_duplicates(admin: Admin, options: SinkOptions, path: str) -> None:
     if options.topic.startswith("non-persistent:"):
         raise ConfigurationError(
-            f"{options.topic} keeps nothing, so nothing can be in it exactly once: write delivery=at_least_once"
+            f"{options.topic} is not persistent, so exactly-once delivery is impossible: set delivery=at_least_once"
         )
     policy = f"{path}/deduplicationEnabled"
     try:
@@ -76,8 +89,8 @@ def _drop_duplicates(admin: Admin, options: SinkOptions, path: str) -> None:
     except NotFound:
         if not options.enable_deduplication:
             raise NotFound(
-                f"there is no topic {options.topic}: create it with quire topics create {options.topic}, or write "
-                "option enable_deduplication=true, which makes one that drops duplicates"
+                f"topic {options.topic} does not exist: create it with quire topics create {options.topic}, or set "
+                "option enable_deduplication=true, which creates one that drops duplicates"
             ) from None
         admin.put(path)
         drops = False
@@ -87,37 +100,36 @@ def _drop_duplicates(admin: Admin, options: SinkOptions, path: str) -> None:
         admin.post(policy, True)
         return
     raise ConfigurationError(
-        f"topic {options.topic} keeps duplicates, so rows of tasks that are run again would be in it twice: write "
+        f"topic {options.topic} keeps duplicates, so it would have rows of repeated tasks twice: write "
         f"option enable_deduplication=true, or curl -X POST -H 'Content-Type: application/json' -d true "
         f"{options.service_url}{policy}, or write delivery=at_least_once"
     )
 
 
 def value_schema(options: SinkOptions, struct: pa.StructType) -> TopicSchema:
-    """The schema by which values of this type are written: the topic's newest, or one that is registered now.
+    """Return the schema for values of this type: the topic's newest one, or one that is registered now.
 
-    Raises `ConfigurationError` where there is none that fits, and what `Admin` raises.
+    Raises `ConfigurationError` if no schema fits, and the errors of `Admin`.
     """
     admin, path = _admin(options), topic_name.path(options.topic).partition("/")[2]
     place = f"/admin/v2/schemas/{path}/schema"
-    remedy = "write option register_schema=true, which makes the rows' own the next version of it"
+    remedy = "write option register_schema=true, which registers the rows' own schema as the next version"
     try:
         answer = admin.get(place)
     except NotFound:
         if not options.register_schema:
             raise ConfigurationError(
-                f"topic {options.topic} has no schema by which the struct value could be written: {remedy}, or "
-                "value as to_json(value)"
+                f"topic {options.topic} has no schema for the struct value: {remedy}, or write to_json(value) AS value"
             ) from None
         return _register(admin, place, options, options.schema_type, struct)
     kind = str(answer["type"])
     if kind not in ("AVRO", "JSON"):
         raise ConfigurationError(
-            f"the schema of topic {options.topic} is {kind}, and structs are written by AVRO and JSON: write value as "
-            "binary or string"
+            f"the schema of topic {options.topic} is {kind}, but structs need AVRO or JSON: write value as binary or "
+            "string"
         )
     found = TopicSchema(kind, str(answer["data"]))
-    reason = misfit(json.loads(found.definition), struct)
+    reason = misfit(found, struct)
     if reason and options.register_schema:
         return _register(admin, place, options, kind, struct)
     if reason:
@@ -143,9 +155,9 @@ def _register(
 
 
 def publish_url(options: SinkOptions, partitions: int) -> str:
-    """Where clients of the topic go: its broker first, then the others, for when that one has gone.
+    """Return the URL for publishing. It lists the topic's broker first, then all other brokers as a fallback.
 
-    Only superusers may know of the others; a task of another role that loses its broker is run again by Spark.
+    Only superusers may list brokers. If a task of another role loses its broker, Spark retries the task.
     """
     if options.broker_url:
         return options.broker_url
@@ -160,7 +172,7 @@ def publish_url(options: SinkOptions, partitions: int) -> str:
         urls = [owner["brokerUrlTls"], *(row["serviceUrlTls"] for row in rows)]
         if not urls[0]:
             raise ConfigurationError(
-                f"the broker of {options.topic} has no port with TLS to publish to; name one with broker_url"
+                f"the broker of {options.topic} has no TLS port for publishing; set one with broker_url"
             )
     else:
         urls = [owner["brokerUrl"], *(row["serviceUrl"] for row in rows)]

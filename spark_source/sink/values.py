@@ -1,13 +1,14 @@
-"""Typed values: structs as bytes of the topic's schema, Avro or JSON, and the schema of a struct that has none.
+"""Encoder of structs by the topic's schema, Avro or JSON, and the definition of a schema for a struct.
 
-`definition_of` is the Avro definition of a DataFrame's type, by the table of `quire.spark_source.avro_types` read from
-right to left; a field that may be null is a union with null, and its default is null. `Encoder` takes values by a
-definition, which may be another one than that: numbers may be widened, fields with a default may be missing, and
-nothing may be lost. So a field that the definition does not have, a null where it has none, a number that is too large,
-and a decimal with more digits than it keeps are refused, by the name of the field. Times are cut to the definition's
-unit, as everywhere.
+`definition_of` returns the Avro definition of a DataFrame's type, by the table in `quire.spark_source.avro_types` from
+right to left. A nullable field is a union with null, and its default is null.
 
-JSON is as the readers of Pulsar's clients take it: bytes in base64, times as numbers in the unit of the definition,
+`Encoder` encodes values by a definition, which may differ from `definition_of` the values' type. Numbers may be
+widened, and fields with a default may be missing, but no data may be lost. These are refused, with the name of the
+field: a field that the definition lacks, a null for a type that does not allow it, a number that is too large, a
+decimal with too many digits. Times are truncated to the definition's unit.
+
+JSON values have the format that Pulsar's clients read: bytes in base64, times as numbers in the unit of the definition,
 decimals as text. Unions of several types are refused, as in reading.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from functools import partial
@@ -26,21 +27,23 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError
+from quire.wire import avro
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.avro import Array, AvroType, Enum, Field, Fixed, Logical, Map, Primitive, Record, Union
 
-Take = Callable[[Any], Any]
-"""A value as Arrow gives it to what the encoding takes. Raises `ValueError`."""
+Convert = Callable[[Any], Any]
+"""Converter of a value from Arrow to the encoder's type. Raises `ValueError`."""
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT: Final = Context(prec=100)
-"""Decimals of columns have up to 38 digits, and Python rounds to 28 if it is not told otherwise."""
+"""Decimal context that does not round columns' decimals of up to 38 digits; Python's default rounds to 28."""
 _UNITS: Final = {"millis": timedelta(milliseconds=1), "micros": timedelta(microseconds=1)}
 _BITS: Final = {"int": 31, "long": 63}
 
 
 class TopicSchema(NamedTuple):
-    """A schema as the broker keeps it; a plain thing, which crosses to tasks."""
+    """Schema as stored by the broker. It is pickled to the tasks."""
 
     kind: str
     """AVRO or JSON."""
@@ -48,7 +51,7 @@ class TopicSchema(NamedTuple):
 
     @property
     def info(self) -> pb.Schema:
-        """As producers tell it to a broker."""
+        """Schema in the format of a producer's request."""
         kind = pb.Schema.Avro if self.kind == "AVRO" else pb.Schema.Json
         return pb.Schema(name="value", schema_data=self.definition.encode(), type=kind)
 
@@ -57,7 +60,7 @@ class TopicSchema(NamedTuple):
 
 
 def definition_of(struct: pa.StructType) -> dict[str, Any]:
-    """The Avro definition of a struct. Raises `ConfigurationError` for what Avro has no type for."""
+    """Return the Avro definition of a struct. Raises `ConfigurationError` for types that Avro lacks."""
     return _record(struct, "Value")
 
 
@@ -79,8 +82,8 @@ def _record(struct: pa.StructType, name: str) -> dict[str, Any]:
     for field in struct:
         if not _NAME.fullmatch(field.name):
             raise ConfigurationError(
-                f"{field.name!r} cannot be the name of a field in a schema: use letters, digits and _, as in "
-                "value.withField or an alias"
+                f"{field.name!r} is not a valid name of a schema field, which has only letters, digits and _: rename "
+                "it with an alias or Column.withField"
             )
         kind = _type(field.type, f"{name}_{field.name}")
         if field.nullable:
@@ -91,9 +94,9 @@ def _record(struct: pa.StructType, name: str) -> dict[str, Any]:
 
 
 def _type(kind: pa.DataType, name: str) -> Any:
-    for is_one, avro in _PLAIN:
+    for is_one, plain in _PLAIN:
         if is_one(kind):
-            return avro
+            return plain
     if pa.types.is_date(kind):
         return {"type": "int", "logicalType": "date"}
     if pa.types.is_timestamp(kind):
@@ -117,17 +120,18 @@ def _or_null(field: pa.Field, name: str) -> Any:
 # -- does a type fit -------------------------------------------------------------------------------------
 
 
-def misfit(definition: Any, struct: pa.StructType) -> str:
-    """Why no row of this type fits a definition; nothing when rows may."""
-    if not isinstance(definition, Mapping) or definition.get("type") != "record":
-        return "it is no record"
-    known = {field["name"]: field for field in definition["fields"]}
+def misfit(schema: TopicSchema, struct: pa.StructType) -> str:
+    """Return the reason why no row of this type fits a schema; "" if rows may fit. Raises `ConfigurationError`."""
+    definition = _parse(schema)
+    if not isinstance(definition, Record):
+        return "it is not a record"
+    known = {field.name: field for field in definition.fields}
     names = [field.name for field in struct]
     more = [name for name in names if name not in known]
     if more:
         return f"it has no field {more[0]}"
     for name, field in known.items():
-        if name not in names and "default" not in field:
+        if name not in names and not field.has_default:
             return f"its field {name} has no default, and value has no such field"
     return ""
 
@@ -136,29 +140,56 @@ def misfit(definition: Any, struct: pa.StructType) -> str:
 
 
 class Encoder:
-    """Structs to bytes of a definition. Raises `ConfigurationError` for definitions that cannot be written."""
+    """Encoder of structs by a definition. Raises `ConfigurationError` for definitions that cannot be written."""
 
     def __init__(self, schema: TopicSchema) -> None:
-        definition = json.loads(schema.definition)
-        self._take = _Takes(is_json=schema.kind == "JSON").of(definition, "value")
+        definition = _parse(schema)
+        self._convert = _Converters(is_json=schema.kind == "JSON").of(definition, "value")
         self._write = _json if schema.kind == "JSON" else _avro_writer(definition)
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
-        """Raises `ValueError` with what does not fit."""
+        """Encode a struct. Raises `ValueError` with the reason why it does not fit."""
         try:
-            return self._write(self._take(value))
+            return self._write(self._convert(value))
         except (TypeError, ArithmeticError, LookupError) as error:
             raise ValueError(str(error)) from None
 
 
+def _parse(schema: TopicSchema) -> AvroType:
+    """Parse a topic's definition. Raises `ConfigurationError`."""
+    try:
+        return avro.parse(schema.definition)
+    except avro.UndefinedType as error:
+        raise _unwritable(f"value{error.at}", error.name) from None
+    except avro.AvroError as error:
+        raise ConfigurationError(
+            f"the topic's schema is not an Avro definition, and cannot be written from a column: {error}"
+        ) from None
+
+
+def _unwritable(path: str, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"field {path} of the topic's schema is a {name}, which contains itself or is not defined, and cannot "
+        "be written from a column"
+    )
+
+
 def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(
+        value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_default_as_json
+    )
+    return text.encode()
 
 
-def _avro_writer(definition: Any) -> Callable[[Any], bytes]:
-    import fastavro  # only who writes Avro needs it
+def _default_as_json(value: Any) -> str:
+    """Convert bytes and decimals, which only the defaults of fields still contain."""
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
-    parsed = fastavro.parse_schema(definition)
+
+def _avro_writer(definition: AvroType) -> Callable[[Any], bytes]:
+    import fastavro  # needed only for Avro
+
+    parsed = fastavro.parse_schema(avro.writer_json(definition))
 
     def write(value: Any) -> bytes:
         buffer = BytesIO()
@@ -168,111 +199,107 @@ def _avro_writer(definition: Any) -> Callable[[Any], bytes]:
     return write
 
 
-class _Takes:
-    """What takes the values of one definition; `named` are those of types with names."""
+class _Converters:
+    """Converters for the values of one definition.
+
+    `_named` contains the converters of records; None marks a converter that is still being created.
+    """
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
-        self._named: dict[str, Take] = {}
+        self._named: dict[AvroType, Convert | None] = {}
 
-    def of(self, definition: Any, path: str) -> Take:
-        if isinstance(definition, list):
-            return self._union(definition, path)
-        if isinstance(definition, str):
-            return self._simple(definition, path)
-        kind = definition["type"]
-        if not isinstance(kind, str):
-            return self.of(kind, path)
-        if kind == "record":
-            return self._record(definition, path)
-        if kind in ("enum", "fixed"):
-            return self._remember(definition, self._sized(definition, path))
-        if kind == "array":
-            return partial(_array, path, self.of(definition["items"], f"{path}[]"))
-        if kind == "map":
-            return partial(_map, path, self.of(definition["values"], f"{path}{{}}"))
-        return _logical(definition, path, self._is_json) or self._simple(kind, path)
+    def of(self, kind: AvroType, path: str) -> Convert:
+        match kind:
+            case Union():
+                return self._union(kind.branches, path)
+            case Array():
+                return partial(_array, path, self.of(kind.items, f"{path}[]"))
+            case Map():
+                return partial(_map, path, self.of(kind.values, f"{path}{{}}"))
+            case Record():
+                return self._record_once(kind, path)
+            case Enum():
+                return partial(_symbol, path, frozenset(kind.symbols))
+        logical = None if kind.logical is None else _logical(kind, kind.logical, path, self._is_json)
+        if logical is not None:
+            return logical
+        if isinstance(kind, Fixed):
+            return partial(_fixed, path, kind.size, self._is_json)
+        return self._simple(kind.kind, path)
 
-    def _simple(self, name: str, path: str) -> Take:
+    def _simple(self, name: str, path: str) -> Convert:
         if name == "bytes":
             return partial(_bytes, path, self._is_json)
-        if name in _SIMPLE:
-            return partial(_SIMPLE[name], path)
         if name in _BITS:
             return partial(_whole, path, _BITS[name])
-        found = self._named.get(name.rpartition(".")[2])
-        if found is None:
+        if name == "null":
             raise ConfigurationError(
-                f"field {path} of the topic's schema is a {name}, which contains itself or is not defined, and cannot "
-                "be written from a column"
+                f"field {path} of the topic's schema is always null, and cannot be written from a column"
             )
-        return found
+        return partial(_SIMPLE[name], path)
 
-    def _remember(self, definition: Mapping[str, Any], made: Take) -> Take:
-        self._named[definition["name"].rpartition(".")[2]] = made
-        return made
-
-    def _sized(self, definition: Mapping[str, Any], path: str) -> Take:
-        if definition["type"] == "enum":
-            return partial(_symbol, path, frozenset(definition["symbols"]))
-        return _logical(definition, path, self._is_json) or partial(
-            _fixed, path, definition["size"], self._is_json
-        )
-
-    def _union(self, branches: list[Any], path: str) -> Take:
-        others = [one for one in branches if one != "null"]
+    def _union(self, branches: Sequence[AvroType], path: str) -> Convert:
+        others = [one for one in branches if one.kind != "null"]
         if len(others) != 1:
             raise ConfigurationError(
                 f"field {path} of the topic's schema is one of several types, and cannot be written from a column"
             )
-        take = self.of(others[0], path)
+        convert = self.of(others[0], path)
         if len(others) == len(branches):
-            return take
-        return lambda value: None if value is None else take(value)
+            return convert
+        return lambda value: None if value is None else convert(value)
 
-    def _record(self, definition: Mapping[str, Any], path: str) -> Take:
+    def _record_once(self, kind: Record, path: str) -> Convert:
+        if kind not in self._named:
+            self._named[kind] = None
+            self._named[kind] = self._record(kind, path)
+        found = self._named[kind]
+        if found is None:
+            raise _unwritable(path, kind.name)
+        return found
+
+    def _record(self, kind: Record, path: str) -> Convert:
         fields = {
-            one["name"]: (self.of(one["type"], f"{path}.{one['name']}"), _default(one))
-            for one in definition["fields"]
+            one.name: (self.of(one.type, f"{path}.{one.name}"), one.has_default, _default(one))
+            for one in kind.fields
         }
 
-        def take(value: Any) -> dict[str, Any]:
+        def convert(value: Any) -> dict[str, Any]:
             given = _not_null(path, value)
             for name in given:
                 if name not in fields:
                     raise ValueError(f"{path} has a field {name}, which the schema does not have")
             made = {}
-            for name, (convert, default) in fields.items():
+            for name, (convert_field, has_default, default) in fields.items():
                 if name in given:
-                    made[name] = convert(given[name])
-                elif default is _NOTHING:
+                    made[name] = convert_field(given[name])
+                elif not has_default:
                     raise ValueError(f"{path}.{name} is missing, and the schema has no default for it")
                 else:
                     made[name] = default
             return made
 
-        return self._remember(definition, take)
+        return convert
 
 
-_NOTHING: Final = object()
-
-
-def _default(field: Mapping[str, Any]) -> Any:
-    default = field.get("default", _NOTHING)
-    is_bytes = isinstance(default, str) and field["type"] in ("bytes", ["bytes", "null"])
-    return default.encode("latin-1") if is_bytes else default
+def _default(field: Field) -> Any:
+    try:
+        return avro.default_value(field.type, field.default)
+    except ValueError:  # not bytes
+        return field.default
 
 
 def _not_null(path: str, value: Any) -> Any:
     if value is None:
-        raise ValueError(f"{path} is null, and the schema has no null there")
+        raise ValueError(f"{path} is null, but the schema does not allow null there")
     return value
 
 
 def _instance(path: str, kinds: Any, words: str, value: Any) -> Any:
     _not_null(path, value)
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise ValueError(f"{path} is {value!r:.60}, and the schema has {words} there")
+        raise ValueError(f"{path} is {value!r:.60}, but the schema has {words} there")
     return value
 
 
@@ -299,7 +326,7 @@ _SIMPLE: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 def _whole(path: str, bits: int, value: Any) -> int:
     found: int = _instance(path, int, "a whole number", value)
     if not -(1 << bits) <= found < 1 << bits:
-        raise ValueError(f"{path} is {found}, and the schema has {bits + 1} bits there")
+        raise ValueError(f"{path} is {found}, but the schema has {bits + 1} bits there")
     return found
 
 
@@ -312,44 +339,42 @@ def _bytes(path: str, is_json: bool, value: Any) -> Any:
 
 def _fixed(path: str, size: int, is_json: bool, value: Any) -> Any:
     if isinstance(value, bytes) and len(value) != size:
-        raise ValueError(f"{path} has {len(value)} bytes, and the schema has {size} there")
+        raise ValueError(f"{path} has {len(value)} bytes, but the schema has {size} there")
     return _bytes(path, is_json, value)
 
 
 def _symbol(path: str, symbols: frozenset[str], value: Any) -> Any:
     if _text(path, value) not in symbols:
-        raise ValueError(f"{path} is {value!r:.60}, and the schema has {', '.join(sorted(symbols))} there")
+        raise ValueError(f"{path} is {value!r:.60}, but the schema has {', '.join(sorted(symbols))} there")
     return value
 
 
-def _array(path: str, take: Take, value: Any) -> list[Any]:
-    return [take(one) for one in _instance(path, list, "an array", value)]
+def _array(path: str, convert: Convert, value: Any) -> list[Any]:
+    return [convert(one) for one in _instance(path, list, "an array", value)]
 
 
-def _map(path: str, take: Take, value: Any) -> dict[str, Any]:
-    return {name: take(one) for name, one in _instance(path, list, "a map", value)}
+def _map(path: str, convert: Convert, value: Any) -> dict[str, Any]:
+    return {name: convert(one) for name, one in _instance(path, list, "a map", value)}
 
 
 # -- logical types ---------------------------------------------------------------------------------------
 
 
-def _logical(definition: Mapping[str, Any], path: str, is_json: bool) -> Take | None:
-    """For a logical type that columns have; None for all others."""
-    name, kind = str(definition.get("logicalType", "")), definition["type"]
-    family, _, unit = name.rpartition("-")
-    if name == "date" and kind == "int":
-        return partial(_day, path)
-    if kind == "long" and unit in _UNITS and family in ("timestamp", "local-timestamp"):
-        return partial(_moment, path, _UNITS[unit])
-    if name == "decimal" and kind in ("bytes", "fixed"):
-        digits = int(definition["precision"]), int(definition.get("scale", 0))
-        return partial(_decimal, path, digits, is_json)
+def _logical(kind: Primitive | Fixed, logical: Logical, path: str, is_json: bool) -> Convert | None:
+    """Return the converter of a logical type; None for unsupported ones."""
+    match kind.kind, logical.name.rpartition("-"):
+        case "int", ("", "", "date"):
+            return partial(_day, path)
+        case "long", ("timestamp" | "local-timestamp", _, "millis" | "micros" as unit):
+            return partial(_moment, path, _UNITS[unit])
+        case "bytes" | "fixed", ("", "", "decimal"):
+            return partial(_decimal, path, (logical.precision, logical.scale), is_json)
     return None
 
 
 def _day(path: str, value: Any) -> int:
     if isinstance(value, datetime):
-        raise ValueError(f"{path} is a time, and the schema has a date there")
+        raise ValueError(f"{path} is a time, but the schema has a date there")
     return (_instance(path, date, "a date", value) - date(1970, 1, 1)).days  # type: ignore[no-any-return]
 
 
@@ -365,5 +390,5 @@ def _decimal(path: str, digits: tuple[int, int], is_json: bool, value: Any) -> A
     precision, scale = digits
     fitting = found.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     if fitting != found or len(fitting.as_tuple().digits) > precision:
-        raise ValueError(f"{path} is {found}, and the schema has a decimal({precision},{scale}) there")
+        raise ValueError(f"{path} is {found}, but the schema has a decimal({precision},{scale}) there")
     return str(fitting) if is_json else fitting

@@ -1,8 +1,12 @@
-"""What Spark calls to write: on the driver it checks all that can be checked, in a task it writes and waits.
+"""Writers that Spark calls: on the driver they validate options and columns, in tasks they write rows.
 
-The writer is made on the driver, once for a batch and for each epoch of a stream, and pickled to the tasks. Arrow
-batches come where PySpark has the classes for it (4.1; a stream of 4.0 gives rows, which become batches here). A
-task knows its partition, and its stream's query and epoch, from Spark's `TaskContext`."""
+Spark creates the writer on the driver, once for a batch and for each epoch of a stream, and pickles it to the tasks.
+With PySpark 4.1 the writers extend [`DataSourceArrowWriter`], and Spark passes Arrow batches. PySpark 4.0 passes rows,
+which are converted to batches here. A task reads its partition, and its stream's query and epoch, from Spark's
+`TaskContext`.
+
+[`DataSourceArrowWriter`]: https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/api/pyspark.sql.datasource.DataSourceArrowWriter.html
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ ROWS_AT_ONCE: Final = 1024
 
 _QUERY: Final = "sql.streaming.queryId"
 _EPOCH: Final = "streaming.sql.batchId"
-"""Local properties that Spark gives every task of a stream."""
+"""Local properties that Spark sets in each task of a stream."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasour
 
 @dataclass
 class Commit(datasource.WriterCommitMessage):
-    """What a task has written; `repeated` rows of it had been written before."""
+    """Rows and bytes that a task has written. `repeated` is the number of rows that had been written before."""
 
     rows: int
     bytes: int
@@ -48,29 +52,30 @@ class Commit(datasource.WriterCommitMessage):
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's schema as Arrow has it; versions of PySpark differ in whether they want to be told the zone."""
+    """Return the Arrow schema of Spark's schema; some versions of PySpark require the time zone, others reject it."""
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
 
 
 def prepared(options: SinkOptions, columns: pa.Schema) -> Target:
-    """The topic, seen to that it can be written as the options and the column `value` say."""
-    target = prepare(options)
+    """Check that the topic can be written with the options and the column `value`, and return its state."""
+    target = prepare(options) if options.topic else Target(0, None)
     kind = columns.field("value").type
     if pa.types.is_struct(kind):
         return target._replace(schema=value_schema(options, kind))
     if options.register_schema:
         raise ConfigurationError(
-            f"option register_schema is for values that are structs, and value is {kind}: write struct(…) AS value"
+            f"option register_schema requires structs in the column value, which is {kind}: write struct(…) AS value"
         )
     return target
 
 
 class _Writer:
-    """What batches and streams have in common."""
+    """Writer shared by batches and streams."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        check_columns(types, names_topics=not options.topic)
         self.options = options
         self.schema = schema
         self.target = prepared(options, arrow_schema(schema))
@@ -80,7 +85,7 @@ class _Writer:
         task = TaskContext.get()
         plan = TaskPlan(
             options,
-            publish_url(options, self.target.partitions),
+            publish_url(options, self.target.partitions) if options.topic else "",
             self.target,
             task.partitionId() if task is not None else 0,
             name if options.exactly_once else "",
@@ -92,8 +97,8 @@ class _Writer:
     def _say(self, what: str, messages: Sequence[Commit | None]) -> None:
         there = [one for one in messages if one is not None]
         _log.info(
-            "%s %s: %d rows, %d bytes, %d of the rows had been written before",
-            self.options.topic,
+            "topic %s %s: %d rows, %d bytes, %d of the rows had been written before",
+            self.options.topic or "of each row",
             what,
             sum(one.rows for one in there),
             sum(one.bytes for one in there),
@@ -102,13 +107,13 @@ class _Writer:
 
 
 class QuireWriter(_Writer, _BatchWriter):  # type: ignore[misc]
-    """One batch write. Its rows are visible as they are written: `commit` and `abort` have nothing to do."""
+    """Writer of a batch. Rows are visible when they are written: `commit` and `abort` only log."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "format quire only appends, for a topic is a log: write mode('append'), and to begin anew delete the "
-                f"topic (quire topics delete {options.topic}) or write another one"
+                "format quire only appends, because a topic is a log: use mode('append'); to replace the rows, delete "
+                f"the topic (quire topics delete {options.topic}), or write another one"
             )
         super().__init__(options, schema)
         self.name = options.producer_name or f"spark-{uuid4()}"
@@ -120,16 +125,16 @@ class QuireWriter(_Writer, _BatchWriter):  # type: ignore[misc]
         self._say("is written", messages)
 
     def abort(self, messages: list[Any]) -> None:
-        self._say("is written in part", messages)
+        self._say("is partly written", messages)
 
 
 class QuireStreamWriter(_Writer, _StreamWriter):  # type: ignore[misc]
-    """One epoch of a stream."""
+    """Writer of one epoch of a stream."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "format quire only appends, for a topic is a log: write outputMode('append') or outputMode('update')"
+                "format quire only appends, because a topic is a log: use outputMode('append') or outputMode('update')"
             )
         super().__init__(options, schema)
 
@@ -137,8 +142,8 @@ class QuireStreamWriter(_Writer, _StreamWriter):  # type: ignore[misc]
         query, epoch = _of_task(_QUERY), _of_task(_EPOCH)
         if self.options.exactly_once and not (query and epoch):
             raise QuireError(
-                "this Spark does not tell its tasks which epoch of which query they write, so rows cannot be written "
-                "exactly once: write delivery=at_least_once"
+                "this version of Spark does not pass query and epoch to its tasks, so rows cannot be written exactly "
+                "once: write delivery=at_least_once"
             )
         return self._write(iterator, self.options.producer_name or f"spark-{query}", int(epoch or 0))
 
@@ -155,7 +160,7 @@ def _of_task(key: str) -> str | None:
 
 
 def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Record batches as they are, and rows as record batches."""
+    """Yield record batches unchanged, and rows as record batches."""
     rest = iter(rows)
     for first in rest:
         if isinstance(first, pa.RecordBatch):

@@ -1,7 +1,7 @@
-"""`spark.readStream.format("quire")`: micro-batches of topics.
+"""Streams: micro-batches of topics for `spark.readStream.format("quire")`.
 
-Spark asks the driver for offsets and for the slices between two of them, and hands the slices to tasks, which read them
-as a batch's. Reading order: `offsets` (places in partitions, and what lies between two of them), `partitions` (what the
-broker says of the topics' partitions at a moment), `start` (where a stream begins), `cursor` (which keeps that on the
-broker), `reader` (what Spark calls).
+Spark asks the driver for offsets, and for the slices between two offsets. Tasks read these slices as in a batch.
+Reading order: `offsets` (positions in partitions, and the slices between two of them), `partitions` (the state of the
+topics' partitions on the broker), `start` (the first offsets of a stream), `cursor` (their durable record on the
+broker), `reader` (the class that Spark calls).
 """

@@ -1,23 +1,26 @@
-"""The durable cursor of a stream: a subscription on the broker, of the name `stream_name`, in each partition.
+"""The durable cursor of a stream: a subscription on the broker, named `stream_name`, in each partition.
 
-Spark asks a new query where it begins, and asks again after a restart until the first micro-batch is committed; nothing
-of the answer is in the checkpoint until then. "Latest" would mean another moment then, and what was published in
-between would be skipped. So the answer is written down on the broker before Spark has it: in the subscription's
-properties, where nothing changes it. A partition's cursor is made once, by whoever comes first, and all who come later
-begin there. When all of them are there, a stream has begun: a topic that matches a pattern later is read from its first
-message, whenever Spark asks again.
+Spark calls `initialOffset` for a new query, and again after a restart until the first micro-batch is committed. Until
+then the checkpoint does not contain the result ([`MicroBatchExecution`]). At the second call, "latest" would be a later
+position, and the query would skip the messages in between. So the start is recorded on the broker before it is returned
+to Spark, in the subscription's properties, which never change. The first caller creates a partition's cursor, and all
+later callers return the start that it records. A stream has begun when all cursors exist. From then on a topic that
+newly matches a pattern is read from its first message.
 
-The cursor itself stands where the stream has committed, so that `stats` shows the backlog, and holds back retention as
-any durable subscription does. Reading does not rest on it: a stream goes on at the offsets of its checkpoint, and
-proves by the messages' indexes that nothing between them is gone. When the cursor was moved or deleted (by a time to
-live, a quota, an expiry, a person), the next commit puts it back.
+The cursor's position is the last commit of the stream. So `stats` shows the backlog, and the cursor holds back
+retention as any durable subscription does. Reading does not depend on the position: a stream continues at the offsets
+of its checkpoint, and proves by the messages' indexes that it misses none. If the cursor was moved or deleted (by a
+message TTL, a quota, an expiry or an operator), the next commit restores it.
 
-A stream that was abandoned keeps its backlog until its subscription is deleted, or expires by the namespace's
-`subscriptionExpirationTime`, which is its lease. Nothing shorter would be safe: a stream that stands still for a
-week-end is to find its messages.
+An abandoned stream keeps its backlog until its subscription is deleted, or expires by the namespace's
+`subscriptionExpirationTime`. A shorter fixed time would not be safe: a stream that was stopped over a weekend must find
+its messages.
 
-Partitions that are added later get the subscriptions of their elders from the broker, properties and all; since those
-name the partition they are of, the new one begins with its first message.
+When partitions are added, the broker copies the subscriptions of older partitions, with their properties, to the new
+ones. The properties contain the name of the old partition, so a copied start is recognized, and the new partition is
+read from its first message.
+
+[`MicroBatchExecution`]: https://github.com/apache/spark/blob/master/sql/core/src/main/scala/org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution.scala
 """
 
 from __future__ import annotations
@@ -32,35 +35,35 @@ from quire.spark_source.broker import Broker
 from quire.spark_source.stream.offsets import BEGINNING, Offset, Offsets, Partition, from_json, to_json
 
 START: Final = "quire.spark.start"
-"""The property with the offset at which the stream began, as `offsets.to_json` has it."""
+"""Property with the offset at which the stream began, in the format of `offsets.to_json`."""
 
 BEGUN: Final = "quire.spark.begun"
-"""The property of the cursor that was made last, when all partitions had theirs."""
+"""Property of the cursor that was created last, so that all partitions have cursors."""
 
 _log = logging.getLogger(__name__)
 
 
 class DurableCursor:
-    """The cursors of the stream `name`, one a partition."""
+    """Cursors of the stream `name`, one for each partition."""
 
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
         self._broker = broker
         self._moved: dict[str, int] = {}
-        """The index that each was moved to."""
+        """Message index to which each partition's cursor was moved last."""
 
     def start(self, partition: str) -> tuple[Offset, bool] | None:
-        """Where the stream began in a partition, and whether this cursor was the last to be made; None without one.
+        """Return the stream's start in a partition, and whether its cursor was created last; None if it has no cursor.
 
-        Raises `ConfigurationError` when the subscription of that name is no stream's.
+        Raises `ConfigurationError` if the subscription of that name is not the cursor of a stream.
         """
         found = self._broker.cursor(partition, self.name)
         if found is None:
             return None
         if START not in found.properties:
             raise ConfigurationError(
-                f"subscription {self.name} of {partition} is not the cursor of a stream; give another stream_name, or "
-                f"begin where it stands with starting_subscription={self.name}"
+                f"subscription {self.name} of {partition} is not the cursor of a stream; set another stream_name, or "
+                f"begin at its position with starting_subscription={self.name}"
             )
         start = from_json(json.loads(found.properties[START])).get(partition, BEGINNING)
         return start, BEGUN in found.properties
@@ -68,10 +71,10 @@ class DurableCursor:
     def begin_all(
         self, partitions: Mapping[str, Partition], first: Callable[[Partition], Offset]
     ) -> dict[str, Offset]:
-        """Where the stream begins in each partition; `first` says it for those that have no cursor yet.
+        """Return the stream's start in each partition. `first` computes it for partitions without a cursor.
 
-        The last one that is made says of all of them that the stream has begun; from then on what has no cursor was
-        added later.
+        The last cursor that is created records that the stream has begun. If it exists, a partition without a cursor
+        was added later.
         """
         found, has_begun = {}, False
         for name in partitions:
@@ -86,7 +89,7 @@ class DurableCursor:
         return found
 
     def begin(self, partition: str, offset: Offset, *, is_last: bool = False) -> Offset:
-        """Make the cursor of a partition; where the stream begins, which somebody else may have been first to say."""
+        """Create the cursor of a partition. Return the stream's start, which a concurrent caller may have set first."""
         properties = {START: json.dumps(to_json({partition: offset}))}
         if is_last:
             properties[BEGUN] = "true"
@@ -100,7 +103,10 @@ class DurableCursor:
         return begun[0]
 
     def move(self, offsets: Offsets) -> None:
-        """Everything before `offsets` is done. What fails is left to the next call: only retention rests on it."""
+        """Move the cursors to `offsets`.
+
+        A failure is only logged, because only retention needs the cursors' positions. The next call retries.
+        """
         for partition, offset in offsets.items():
             if self._moved.get(partition) == offset.index:
                 continue
@@ -108,17 +114,17 @@ class DurableCursor:
                 self._move(partition, offset)
                 self._moved[partition] = offset.index
             except QuireError as error:
-                _log.warning("the cursor %s of %s was not moved: %s", self.name, partition, error)
+                _log.warning("cannot move cursor %s of %s: %s", self.name, partition, error)
 
     def _move(self, partition: str, offset: Offset) -> None:
         try:
             self._broker.reset_cursor(partition, self.name, *_next_entry(offset))
         except NotFound:
-            self._broker.segments(partition)  # a topic that is gone is not made anew
-            _log.warning("the cursor %s of %s was gone, and is made anew", self.name, partition)
+            self._broker.segments(partition)  # raises for a deleted topic, so that it is not created again
+            _log.warning("cursor %s of %s was deleted, creating it again", self.name, partition)
             self.begin(partition, offset)
 
 
 def _next_entry(offset: Offset) -> tuple[int, int]:
-    """The entry that holds the next message, for the broker; of which all is still to do."""
+    """Return the entry with the next message as the cursor's position. A partly read entry counts as unread."""
     return (-1, -1) if offset.ledger < 0 else (offset.ledger, offset.entry)

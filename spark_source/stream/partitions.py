@@ -1,11 +1,11 @@
-"""What the broker says of a stream's partitions, asked at every trigger.
+"""State of a stream's partitions, requested from the broker at every trigger.
 
-A trigger without news costs one small request for each partition: where it ends. Its list of segments is asked for only
-when that has changed. Partitions that are added, and topics that begin to match a pattern, are looked for every
+A trigger without new messages costs one small request for each partition, for its end. The list of segments is
+requested only if the end has changed. Added partitions, and topics that newly match a pattern, are discovered every
 `DISCOVERY_S`.
 
-An exception would end the query, so a broker that does not answer is asked again for `PATIENCE_S`: longer than the
-restart of a broker takes, or the move of a topic to another one.
+An exception would end the query, so requests are retried for `PATIENCE_S` if a broker does not answer. That is longer
+than a restart of a broker, or a topic's move to another broker, takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from quire.runtime.errors import NotFound, Unavailable
 from quire.spark_source.broker import Broker
 from quire.spark_source.options import Options
-from quire.spark_source.plan import topics_of, whole
+from quire.spark_source.plan import load_segments, topics_of
 from quire.spark_source.stream.offsets import Offset, Partition
 
 DISCOVERY_S: Final = 30.0
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """What `ask` returns, once the broker can answer. Raises `Unavailable` when it cannot for too long."""
+    """Call `ask` until the broker answers. Raises `Unavailable` after `PATIENCE_S`."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -40,7 +40,7 @@ def patiently(ask: Callable[[], T]) -> T:
 
 
 class Partitions:
-    """The partitions of a stream's topics, as they were when they were last looked at."""
+    """Partitions of a stream's topics, as of their last refresh."""
 
     def __init__(self, options: Options, broker: Broker) -> None:
         self._options = options
@@ -48,10 +48,10 @@ class Partitions:
         self._names: list[str] = []
         self._discovered: float | None = None
         self._known: dict[str, tuple[tuple[int, int], Partition]] = {}
-        """With the last confirmed entry for which that was answered."""
+        """Partitions by name, each with its last confirmed entry at the last refresh."""
 
-    def look(self) -> dict[str, Partition]:
-        """All that are there now. Raises `NotFound` for a topic that was asked for by name and is not there."""
+    def refresh(self) -> dict[str, Partition]:
+        """Return all partitions that exist now. Raises `NotFound` if a topic named in the options does not exist."""
         now = time.monotonic()
         if self._discovered is None or now - self._discovered >= DISCOVERY_S:
             self._names = patiently(lambda: list(self._discover()))
@@ -59,18 +59,18 @@ class Partitions:
         found = {}
         for name in self._names:
             try:
-                found[name] = patiently(lambda name=name: self._look_at(name))  # type: ignore[misc]
+                found[name] = patiently(lambda name=name: self._refresh(name))  # type: ignore[misc]
             except NotFound:
                 if self._options.pattern is None:
                     raise
         return found
 
     def known(self, name: str) -> Partition | None:
-        """As it was looked at last."""
+        """Return a partition as of its last refresh, if any."""
         return self._known[name][1] if name in self._known else None
 
     def ends(self) -> dict[str, Offset]:
-        """Where they ended then."""
+        """Return the ends of the partitions as of their last refresh."""
         return {name: one.end for name, (_, one) in self._known.items()}
 
     def _discover(self) -> Iterator[str]:
@@ -78,22 +78,27 @@ class Partitions:
             count = self._broker.partitions(topic)
             yield from [f"{topic}-partition-{i}" for i in range(count)] or [topic]
 
-    def _look_at(self, name: str) -> Partition:
+    def _refresh(self, name: str) -> Partition:
         last = self._broker.last_confirmed(name)
         if name not in self._known or self._known[name][0] != last:
-            answer = whole(name, self._broker)
+            answer = load_segments(name, self._broker)
             end = answer["end"]["ledger"], answer["end"]["entry"]
             self._known[name] = end, partition_of(answer, self._broker)
         return self._known[name][1]
 
 
 def partition_of(answer: dict[str, Any], broker: Broker) -> Partition:
-    """A partition by the broker's answer for its segments."""
+    """Create a partition from the broker's list of its segments."""
     name, segments, ledger_id = answer["topic"], answer["segments"], answer["end"]["ledger"]
+    generation = int(answer.get("generation", 0))
     if segments:
         last = segments[-1]
-        index = last["first_index"] + last["messages"]
-        end = Offset(batch=0, entry=last["last_entry"] + 1, index=index, ledger=last["ledger_id"])
+        index, ledger_id, entry = (
+            last["first_index"] + last["messages"],
+            last["ledger_id"],
+            last["last_entry"] + 1,
+        )
     else:
-        end = Offset(batch=0, entry=0, index=broker.next_index(name), ledger=ledger_id)
-    return Partition(name, tuple(segments), end)
+        index, entry = broker.next_index(name), 0
+    end = Offset(batch=0, entry=entry, index=index, ledger=ledger_id, generation=generation)
+    return Partition(name, tuple(segments), end, generation)

@@ -1,7 +1,7 @@
-"""Where a stream begins, and where a micro-batch is cut: offsets for what is known only by position, time or index.
+"""Offsets of positions, times and indexes: the start of a stream, and the ends of micro-batches.
 
-The index of a position, and the position of an index within a batch, are in the block that holds the entry; it is
-read for that. The first and the last offset of a segment are known without it.
+To map a position to a message index, or an index to a position, the block with the entry is read, because it contains
+the index of the entry's first message. The first and the last offset of a segment are known without reading.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.wire import block
 
 
 def resolve(partition: Partition, options: Options, broker: Broker) -> Offset:
-    """Where a new stream of these options begins in a partition. Raises `NotFound`, `ConfigurationError`."""
+    """Return the first offset of a new stream in a partition. Raises `NotFound`, `ConfigurationError`."""
     start, name = options.start, partition.name
     if options.starting_subscription:
         return at_position(
@@ -33,39 +33,35 @@ def resolve(partition: Partition, options: Options, broker: Broker) -> Offset:
 
 
 def at_position(partition: Partition, broker: Broker, position: Position) -> Offset:
-    """The offset of a position, or of what comes next where there is no such entry."""
+    """Return the offset of a position, or of the next message if the position's entry does not exist."""
     for one in partition.segments:
         ledger_id, first_index = one["ledger_id"], one["first_index"]
         if ledger_id > position.ledger_id or (ledger_id == position.ledger_id and position[1:] == (0, 0)):
-            return Offset(batch=0, entry=0, index=first_index, ledger=ledger_id)
+            return partition.offset(ledger_id, 0, 0, first_index)
         if ledger_id == position.ledger_id and position.entry_id <= one["last_entry"]:
             index, count = _entry(partition.name, broker, position)
             if position.batch_index < count:
-                return _offset(position, index + position.batch_index, position.batch_index)
+                return partition.offset(*position, index + position.batch_index)
             return at_position(partition, broker, Position(ledger_id, position.entry_id + 1))
     return partition.end
 
 
 def at_index(partition: Partition, broker: Broker, index: int) -> Offset:
-    """The offset of a message of a partition, or of its end."""
+    """Return the offset of message `index`, or the partition's end if `index` is the next message's."""
     if index == partition.end.index:
         return partition.end
     position = Position(*broker.position_of_index(partition.name, index))
     first, count = _entry(partition.name, broker, position)
     if not first <= index < first + count:
         raise CorruptionError(
-            f"the broker says that message {index} of {partition.name} is in entry {position.ledger_id}:"
-            f"{position.entry_id}, which has messages {first} to {first + count - 1}"
+            f"the broker returned entry {position.ledger_id}:{position.entry_id} for message {index} of "
+            f"{partition.name}, but it has messages {first} to {first + count - 1}"
         )
-    return _offset(position, index, index - first)
-
-
-def _offset(position: Position, index: int, batch: int) -> Offset:
-    return Offset(batch=batch, entry=position.entry_id, index=index, ledger=position.ledger_id)
+    return partition.offset(position.ledger_id, position.entry_id, index - first, index)
 
 
 def _entry(name: str, broker: Broker, position: Position) -> tuple[int, int]:
-    """The index of an entry's first message, and how many it has."""
+    """Return the index of an entry's first message, and the entry's number of messages."""
     content = broker.blocks(name, position.ledger_id, position.entry_id, 1)
     if not content:
         raise ConfigurationError(f"{name} has no entry {position.ledger_id}:{position.entry_id}")

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from quire.bookie.disks import BookieDisks
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
+from quire.metadata import paths
+from quire.metadata.retirement import retirement
+from quire.metadata.store import Delete, MetadataStore
 from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire import block
 from quire.wire.block import Buffer
@@ -27,6 +30,11 @@ from quire.wire.bookie import (
 )
 
 OK = Status.OK
+
+
+async def retire(store: MetadataStore, uuid: str) -> None:
+    """As a coordinator does."""
+    await store.transact([Delete(paths.bookie(uuid)), retirement(uuid)])
 
 
 def one(ledger_id: int, first_entry: int, size: int = 100, *, count: int = 1, letter: str = "") -> bytes:

@@ -14,7 +14,7 @@ from quire.metadata.records import BookieIntent, BookieRecord, RepairRecord, dec
 from quire.testing.metadata import MemoryStore
 from quire.testing.node import SimulatedNode
 
-from .node import Node
+from .node import Node, retire
 
 LONG_S = 60.0
 
@@ -86,7 +86,7 @@ async def test_it_ends_when_its_record_is_gone_and_only_the_ephemeral_one_told_o
     assert (await cluster.told()).read_only
     assert (await cluster.identity()).intent is BookieIntent.STAY
     assert not running.done()
-    await cluster.others.delete(paths.bookie(cluster.node.id.uuid))
+    await retire(cluster.others, cluster.node.id.uuid)
     async with asyncio.timeout(60):
         assert await running
 
@@ -131,7 +131,7 @@ async def test_trouble_that_passes_ends_nothing(cluster: Cluster, monkeypatch: p
     while looks < 5 * PATIENCE_LOOKS:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert not running.done()
-    await cluster.others.delete(paths.bookie(cluster.node.id.uuid))
+    await retire(cluster.others, cluster.node.id.uuid)
     async with asyncio.timeout(60):
         assert await running
 
@@ -145,6 +145,6 @@ async def test_it_tells_how_many_ledgers_are_left(cluster: Cluster, caplog: pyte
     await cluster.others.create(paths.REPAIR_PROGRESS, encode(record))
     with caplog.at_level("INFO"):
         await cluster.drain.run(0.1)
-    assert [line for line in caplog.messages if "ledgers still need" in line] == [
-        "7 ledgers still need this bookie"
+    assert [line for line in caplog.messages if "ledgers still name" in line] == [
+        "draining: 7 ledgers still name this bookie"
     ]

@@ -242,7 +242,7 @@ def test_a_file_cut_short_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "entries" / "00000001.log"
     with file.open("r+b") as opened_file:
         opened_file.truncate(4096)
-    with pytest.raises(CorruptionError, match="cut short") as error:
+    with pytest.raises(CorruptionError, match="truncated") as error:
         logs.read(row.log_id, row.offset, row.length)
     assert (error.value.file, error.value.offset) == (str(file), 4096)
     logs.close()
@@ -353,6 +353,6 @@ def test_a_record_that_claims_more_than_its_log_has_takes_no_memory(disk: Disk) 
     logs = opened(disk)
     row = logs.append([(1, make_blocks(1, 0, [100]))])[0]
     logs.sync()
-    with pytest.raises(CorruptionError, match="cut short"):
+    with pytest.raises(CorruptionError, match="truncated"):
         logs.read(row.log_id, row.offset, 1 << 62)  # no machine has the room: it fails before it asks for it
     logs.close()

@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said_by_name(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / IN_USE).touch()
     died = subprocess.CompletedProcess([], -signal.SIGBUS)
     monkeypatch.setattr(subprocess, "run", lambda *args, **rest: died)
-    with pytest.raises(CorruptionError, match=r"died of SIGBUS.*data\.mdb"):
+    with pytest.raises(CorruptionError, match=r"killed by SIGBUS.*data\.mdb"):
         home.open()
     home.discard()
     home.open().close()

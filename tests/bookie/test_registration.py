@@ -11,12 +11,15 @@ from msgspec.structs import replace
 from quire import __version__
 from quire.bookie.registration import Registration
 from quire.metadata import paths
+from quire.metadata.cluster import begin_cluster
 from quire.metadata.records import BookieIntent, BookieRecord, ClusterRecord, decode, encode
+from quire.metadata.store import ANY_VERSION
+from quire.metadata.tree import Tree
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.testing.metadata import MemoryStore
 from quire.testing.node import SimulatedNode
 
-from .node import OK, Node, one
+from .node import OK, Node, one, retire
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ async def test_a_restart_tells_repair_what_the_bookie_is_now(node: Node, store: 
 async def test_a_retired_bookie_goes_out_of_sight_and_stays_there(
     node: Node, store: MemoryStore, registration: Registration
 ) -> None:
-    await store.delete(paths.bookie(node.id.uuid))
+    await retire(store, node.id.uuid)
 
     async def retired() -> bool:
         return registration.is_retired
@@ -158,6 +161,57 @@ async def test_a_retired_bookie_goes_out_of_sight_and_stays_there(
     assert await seen(store, node) is None
     assert node.storage.health.is_read_only
     assert await store.children(paths.BOOKIES) == []
+
+
+@pytest.mark.parametrize("drains", [False, True])
+@pytest.mark.parametrize("comes_back", ["empty", "as another cluster's", "without the bookie"])
+async def test_a_store_that_comes_back_wrong_is_no_retirement(
+    node: Node, store: MemoryStore, comes_back: str, drains: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = await begin_cluster(store, 1)
+    registration = Registration(store, node.storage, "127.0.0.1:3181", cluster=record.uuid)
+    await registration.start()
+    if drains:
+        registration.leave()
+    rows = store._shared.tree._rows.copy()
+    await store.delete(paths.bookie(node.id.uuid))
+    if comes_back != "without the bookie":
+        await store.delete(paths.CLUSTER)
+    if comes_back == "as another cluster's":
+        await begin_cluster(store, 1)
+    store.expire()
+
+    async def noticed() -> bool:
+        return "cannot update the registration" in caplog.text
+
+    await until(noticed)
+    assert not registration.is_retired and node.storage.health.is_read_only is drains
+    store._shared.tree = Tree(rows)  # the right one is back
+    registration._on_identity("")
+
+    async def seen_again() -> bool:
+        return await seen(store, node) is not None
+
+    await until(seen_again)
+    await registration.stop()
+
+
+async def test_a_bookie_that_runs_while_its_metadata_are_rebuilt_is_registered(
+    node: Node, store: MemoryStore
+) -> None:
+    record = await begin_cluster(store, 1)
+    registration = Registration(store, node.storage, "127.0.0.1:3181", cluster=record.uuid)
+    await registration.start()
+    await store.delete(paths.bookie(node.id.uuid))
+    await store.put(paths.CLUSTER, encode(replace(record, rescue_begun_ms=1)), ANY_VERSION)
+    store.expire()
+
+    async def known() -> bool:
+        return bool(await store.children(paths.BOOKIES)) and await seen(store, node) is not None
+
+    await until(known)
+    assert not registration.is_retired
+    await registration.stop()
 
 
 async def test_one_that_is_retired_while_it_registers_hears_of_it(
@@ -169,7 +223,7 @@ async def test_one_that_is_retired_while_it_registers_hears_of_it(
 
     async def tell_and_be_retired(record: BookieRecord) -> None:
         await tell(record)
-        await store.delete(paths.bookie(node.id.uuid))
+        await retire(store, node.id.uuid)
 
     monkeypatch.setattr(made._available, "tell", tell_and_be_retired)
     await made.start()
@@ -190,7 +244,7 @@ async def test_an_address_that_another_holds_is_refused_one_that_it_left_is_wait
     record = BookieRecord(uuid="other", incarnation=1, address="127.0.0.1:3181")
     await other.create(paths.bookie_available("other"), encode(record), ephemeral=True)
     registration = Registration(store, node.storage, "127.0.0.1:3181")
-    with pytest.raises(ConfigurationError, match="bookie other is up and advertises"):
+    with pytest.raises(ConfigurationError, match="running bookie other already advertises"):
         await registration.start()
     assert await store.children(paths.BOOKIES) == []
     starting = asyncio.create_task(registration.start())

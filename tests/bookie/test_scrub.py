@@ -121,3 +121,17 @@ async def test_the_rate_makes_a_round_take_most_of_the_interval(node: Node, tmp_
     scrub = scrub_of(node, tmp_path, ManualClock())
     node.storage.live_bytes = lambda: 1_000_000 * MIB  # type: ignore[method-assign]
     assert 0.7 * WEEK_MS < 1_000_000 * MIB / scrub._bytes_per_s() * 1000 < WEEK_MS
+
+
+async def test_a_round_that_was_noted_while_the_clock_was_ahead_puts_nothing_off(
+    node: Node, tmp_path: Path
+) -> None:
+    clock = ManualClock(30 * WEEK_MS)
+    scrub = scrub_of(node, tmp_path, clock)
+    await scrub.run_once()
+    again = scrub_of(node, tmp_path, ManualClock(20 * WEEK_MS))
+    again.start()
+    async with asyncio.timeout(10):
+        while not again.bytes_read:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await again.stop()

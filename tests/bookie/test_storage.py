@@ -142,7 +142,7 @@ async def test_a_fence_is_answered_only_when_it_is_durable(machine: SimulatedNod
     machine.journal.fail("durable", errno.EIO)
     answer = await node.read(1, 0, fence=True)
     assert answer.status is Status.READ_ONLY and not answer.blocks, "what it holds is not damaged"
-    assert "cannot keep the fence" in answer.detail
+    assert "cannot store the fence" in answer.detail
     node = await crash(machine)
     assert (await node.read(1, 0, fence=True)).status is OK
 

@@ -36,7 +36,7 @@ async def test_a_full_entry_disk_makes_the_node_read_only_and_reads_go_on() -> N
     assert node.storage.health.is_read_only
     assert (
         node.storage.health.why_not_ready
-        == "the disk of entries is full and takes no new messages; delete topics or free some space"
+        == "the disk of entries is full and accepts no new messages; delete topics or free some space"
     )
     assert await node.add(one(1, acknowledged, 4 * KIB)) == [Status.READ_ONLY]
     assert await node.add(one(1, 0, 4 * KIB)) == [OK]  # a duplicate needs no room

@@ -1,12 +1,16 @@
-"""A client that means harm: `python -m tests.chaos.hostile HOST:PORT HTTP_URL SECONDS [ACT ...]`.
+"""Hostile client: `python -m tests.chaos.hostile HOST:PORT HTTP_URL SECONDS [ACT ...]`.
 
-Each act opens connections of its own and does one thing that no honest client does, again and again, until the time
-is over: frames that do not end, names of a megabyte, messages of a hundred bytes that decompress to a hundred
-thousand, questions whose answers it does not read, acknowledgements of tens of thousands of ids, lanes full of them,
-garbage. What the server says to it, and that it is closed for it, is right. It prints how often each act was done.
+Each act opens its own connections, and repeats one kind of attack until the time is over:
 
-It runs at the lowest priority: one who means harm sits at another machine, and takes of the server's processors
-nothing but what the server spends on him.
+- frames that do not end, names of a megabyte, garbage;
+- entries of some hundred bytes that decompress to a hundred thousand messages;
+- requests whose responses it does not read, and queues full of acknowledgements with tens of thousands of ids;
+- over HTTP, bodies that inflate, requests that do not end, and responses that it does not read.
+
+The server may respond with errors, and may close the connections. The program prints how often each act was done.
+
+It runs at the lowest priority, because a real attacker would be on another machine, and would use the server's CPU only
+through the work that it causes there.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import os
 import struct
 import sys
 import urllib.request
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from itertools import count
@@ -31,7 +36,7 @@ from quire.wire.message import OutgoingMessage, encode_one
 TOPIC = "persistent://public/default/hostile"
 MIB = 1 << 20
 HOLD_S = 1.5
-"""How long a connection that harms by being there is kept."""
+"""Time for which an act keeps a connection open."""
 
 Address = tuple[str, int]
 _RANDOM = Random(7)
@@ -39,7 +44,7 @@ _NUMBERS = count()
 
 
 class Line:
-    """A connection that is written to and not read, unless one asks."""
+    """Connection that an act writes to, and reads only explicitly."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -53,7 +58,7 @@ class Line:
         return line
 
     async def push(self, *parts: bytes, seconds: float = HOLD_S) -> None:
-        """Send as much as the server takes within `seconds`."""
+        """Send as much as the server accepts within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 for part in parts:
@@ -76,7 +81,7 @@ class Line:
 async def on_lines(
     address: Address, number: int, act: Callable[[Line], Awaitable[None]], *, greet: bool = True
 ) -> None:
-    """Do `act` on so many connections at once."""
+    """Do `act` on `number` connections concurrently."""
 
     async def one() -> None:
         line = await Line.open(address, greet=greet)
@@ -161,7 +166,7 @@ async def names(address: Address, _: str) -> None:
 
 
 async def bombs(address: Address, http_url: str) -> None:
-    """Messages of a hundred bytes that are a hundred thousand, in a topic that is compacted then."""
+    """Publish small entries that decompress to batches of 100,000 messages, and request a compaction of their topic."""
     metadata = pb.MessageMetadata(producer_name="hostile", sequence_id=0, publish_time=1)
     metadata.num_messages_in_batch = 100_000
     single = pb.SingleMessageMetadata(payload_size=0).SerializeToString()
@@ -182,7 +187,7 @@ async def bombs(address: Address, http_url: str) -> None:
     try:
         await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=10).close())
     except OSError:
-        pass  # one is under way
+        pass  # a compaction is running already
 
 
 async def floods_unread(address: Address, _: str) -> None:
@@ -235,6 +240,133 @@ async def garbage(address: Address, _: str) -> None:
     await on_lines(address, 10, act, greet=False)
 
 
+# -- over HTTP -------------------------------------------------------------------------------------------
+
+PEEK = f"{TOPIC}-peek"
+ZEROS = 100 * MIB
+"""Size of one small entry after decompression."""
+
+
+def zipped(mebibytes: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join(packer.compress(bytes(MIB)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(mebibytes))
+
+
+def head(method: str, path: str, *fields: str) -> bytes:
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: x", *fields, "", "")).encode()
+
+
+async def on_http(http_url: str, number: int, act: Callable[[Line], Awaitable[None]]) -> None:
+    host, _, port = http_url.removeprefix("http://").rpartition(":")
+    await on_lines((host, int(port)), number, act, greet=False)
+
+
+async def http_inflating_bodies(_: Address, http_url: str) -> None:
+    piece = zipped(64)
+
+    async def act(line: Line) -> None:
+        await line.push(
+            head("PUT", "/x", "Content-Encoding: gzip", "Content-Length: 999999999"), *[piece] * 20
+        )
+
+    await on_http(http_url, 2, act)
+
+
+async def http_held(_: Address, http_url: str) -> None:
+    async def act(line: Line) -> None:
+        await line.push(head("GET", "/health/live"))
+        await line.read()
+        await asyncio.sleep(HOLD_S)
+
+    await on_http(http_url, 30, act)
+
+
+async def http_halves(_: Address, http_url: str) -> None:
+    """Send requests whose headers or bodies do not end."""
+    policies = "/admin/v2/persistent/public/default/hostile/retention"
+    starts = (
+        head("GET", "/x").removesuffix(b"\r\n"),
+        head("POST", policies, f"Content-Length: {MIB}") + bytes(MIB // 2),
+        head("POST", policies, "Transfer-Encoding: chunked") + b"80000\r\n" + bytes(MIB // 2),
+    )
+
+    async def act(line: Line) -> None:
+        await line.push(starts[next(_NUMBERS) % len(starts)])
+        await asyncio.sleep(HOLD_S)
+
+    await on_http(http_url, 20, act)
+
+
+async def http_unread(_: Address, http_url: str) -> None:
+    paths = (
+        "/metrics",
+        "/console/js/app.js",
+        "/health/ready",
+        "/admin/v2/clusters",
+        "/quire/v1/openapi.json",
+    )
+
+    async def act(line: Line) -> None:
+        await line.push(*[head("GET", path) for path in paths] * 100)
+
+    await on_http(http_url, 5, act)
+
+
+async def http_looks_unread(address: Address, http_url: str) -> None:
+    """Request the contents of an entry of some KB that decompresses to 100 MiB, without reading the responses."""
+    metadata = pb.MessageMetadata(producer_name="hostile", sequence_id=0, publish_time=1)
+    metadata.compression, metadata.uncompressed_size = pb.ZSTD, ZEROS
+    entry = message.seal(metadata, zstandard.compress(bytes(ZEROS)))
+
+    async def publish(line: Line) -> None:
+        await line.push(producer(PEEK))
+        await line.read()
+        await line.push(b"".join(commands.send(1, 0, 1, entry)))
+        await line.read()
+
+    topic = PEEK.replace("://", "/")
+    paths = (f"/admin/v2/{topic}/examinemessage", f"/quire/v1/topics/{topic}/messages?count=100")
+
+    async def act(line: Line) -> None:
+        await line.push(*[head("GET", path) for path in paths] * 20)
+        await asyncio.sleep(HOLD_S)
+
+    await on_lines(address, 1, publish)
+    await on_http(http_url, 5, act)
+
+
+async def http_odd(_: Address, http_url: str) -> None:
+    """Send requests with paths that escape the served directories, with too long headers, and with garbage."""
+    targets = (
+        "/console/../metrics",
+        "/console/%2e%2e/admin/v2/tenants",
+        "http://elsewhere/admin/v2/tenants",
+        "*",
+        "//x",
+    )
+    sent = [
+        *(head("GET", target, "X-Original-Principal: admin") for target in targets),
+        head("GET", "/" + "x" * 100_000),
+        head("GET", "/x", *(f"A{at}: b" for at in range(50_000))),
+        head("POST", "/x", "Content-Length: 1", "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+        _RANDOM.randbytes(10_000),
+    ]
+
+    async def act(line: Line) -> None:
+        await line.push(sent[next(_NUMBERS) % len(sent)])
+        await line.read()
+
+    await on_http(http_url, len(sent), act)
+
+
+OVER_HTTP = (
+    http_inflating_bodies,
+    http_held,
+    http_halves,
+    http_unread,
+    http_looks_unread,
+    http_odd,
+)
 ACTS = (
     half_frames,
     before_connect,
@@ -245,12 +377,13 @@ ACTS = (
     many_ids,
     full_lanes,
     garbage,
+    *OVER_HTTP,
 )
 PAUSE_S = 0.5
 
 
 async def attack(address: Address, http_url: str, seconds: float, only: Collection[str]) -> Counter[str]:
-    """These acts, or all, at once, each with a pause behind it."""
+    """Repeat the acts in `only`, or all acts, concurrently, with a pause after each; return how often each was done."""
     done: Counter[str] = Counter()
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -260,7 +393,7 @@ async def attack(address: Address, http_url: str, seconds: float, only: Collecti
             try:
                 await act(address, http_url)
             except OSError:
-                pass  # a connection that was closed for what it did
+                pass  # the server closed the connection because of the act
             done[act.__name__] += 1
             await asyncio.sleep(PAUSE_S)
 

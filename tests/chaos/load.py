@@ -1,9 +1,11 @@
-"""The load of the chaos tests, and what must be true of it afterwards.
+"""Load of the chaos tests, and the checks of its results.
 
-`Published` knows which messages of one producer were acknowledged and which were in doubt at a kill; the producer
-is a stock client's (`StockStream`) or a raw connection (`RawStream`). `Log` is what readers found on one topic, in
-order. `Follower` is one subscription, consumed over raw connections whose every acknowledgement is answered. The
-rules are in `Published.check`, `Log.extend`, `Follower._take` and `Follower.check_backlog`.
+- `Published` records which messages of a producer were acknowledged, and which were in doubt at a kill. The producer
+  is a stock client's (`StockStream`) or a raw connection (`RawStream`).
+- `Log` contains the messages that readers found in one topic, in order.
+- `Follower` consumes one subscription over raw connections, and requests a response to each acknowledgement.
+
+The invariants are checked in `Published.check`, `Log.extend`, `Follower._take` and `Follower.check_backlog`.
 """
 
 from __future__ import annotations
@@ -28,38 +30,38 @@ from .raw import Delivered, Position, Raw
 
 PAYLOAD_BYTES = 400
 Connect = Callable[[], Awaitable[Raw]]
-"""Opens a connection to the server as it is now."""
+"""Function that connects to the current process of the server."""
 Record = Callable[..., None]
-"""`tests.history.operations.Recorder`, or nothing."""
+"""Function that records an operation: `tests.history.operations.Recorder`, or `unrecorded`."""
 
 
 def unrecorded(*_: Any, **__: Any) -> None:
-    """No history is kept."""
+    """Record nothing."""
 
 
 def payload_of(number: int) -> bytes:
-    """A message that says which it is; the rest depends on it, so that mixed-up bytes show."""
+    """Return a payload with the message's number, and bytes derived from it, so that mixed-up bytes are detected."""
     return b"%d " % number + b"%x" % (number * 2654435761 % 16) * PAYLOAD_BYTES
 
 
 def number_of(payload: bytes) -> int:
-    """The message's number. A payload that was not made by `payload_of` fails."""
+    """Return the number in a payload. Raises `AssertionError` unless `payload_of` created the payload."""
     number = int(payload.split(b" ", 1)[0])
     assert payload == payload_of(number), f"message {number} has other bytes than were sent"
     return number
 
 
 class Published:
-    """What one producer published, and what it was told of it."""
+    """Messages of one producer, and their receipts."""
 
     def __init__(self, topic: str, *, numbered: bool = False) -> None:
         self.topic = topic
         self.never_twice = numbered
-        """It has a name and numbers its messages, and its namespace drops duplicates."""
+        """True if messages are deduplicated: the producer is named, and its namespace drops duplicates."""
         self.sent = 0
         self.acknowledged: set[int] = set()
         self.in_doubt: Counter[int] = Counter()
-        """How many kills met a message unacknowledged: so often may it be there again."""
+        """Number of kills at which a message had no receipt. It may be stored one more time for each of them."""
         self.errors: list[str] = []
 
     @property
@@ -67,11 +69,15 @@ class Published:
         return sorted(set(range(self.sent)) - self.acknowledged)
 
     def note_kill(self) -> None:
-        """The server is gone: what has no receipt now may have been written, and will be sent again."""
+        """Record a kill of the server. Messages without a receipt may have been stored, and will be sent again."""
         self.in_doubt.update(self.unanswered)
 
     def check(self, acknowledged: set[int], logs: Sequence[Sequence[int]]) -> None:
-        """`logs`: the numbers found in each partition, in order; `acknowledged`: before that was read."""
+        """Check that messages are neither lost, duplicated nor reordered.
+
+        `logs` contains the numbers found in each partition, in order. `acknowledged` contains the numbers that had
+        receipts before the partitions were read.
+        """
         assert not self.errors, self.errors[:3]
         counts = Counter(number for log in logs for number in log)
         lost = sorted(acknowledged - counts.keys())
@@ -91,7 +97,7 @@ class Published:
 
 
 class StockStream(Published):
-    """One producer of the stock client, on a thread of its own; it lives through all kills."""
+    """Producer of the stock client, in its own thread. It reconnects after each kill of the server."""
 
     def __init__(
         self,
@@ -148,7 +154,7 @@ class StockStream(Published):
         return answered
 
     def stop(self) -> None:
-        """Send no more, wait for the receipts of what was sent."""
+        """Stop sending, and wait for the receipts of all sent messages."""
         self._stopping = True
         self._window.release()
         self._thread.join()
@@ -156,18 +162,18 @@ class StockStream(Published):
 
 
 def _place_of(where: Any) -> Place | None:
-    """A stock client's message id; a duplicate that was dropped has none."""
+    """Return the place in a stock client's message id; None for a dropped duplicate, which has no valid id."""
     ledger, entry = where.ledger_id(), where.entry_id()
     return Place(ledger, entry, max(where.batch_index(), 0)) if 0 <= ledger < 1 << 63 and entry >= 0 else None
 
 
 class RawStream(Published):
-    """One producer over raw connections, as good as a stock one: it sends again what has no receipt, in order."""
+    """Producer over raw connections. Like a stock client, it sends messages without a receipt again, in order."""
 
     WINDOW = 40
 
     async def run(self, connect: Connect, rng: Random) -> None:
-        """Publish in bursts until the server is gone."""
+        """Publish in bursts until the server dies."""
         raw = None
         try:
             raw = await connect()
@@ -196,7 +202,7 @@ class RawStream(Published):
 
 
 class Log:
-    """What was read of one topic (or partition) so far. It only grows."""
+    """Entries read from one topic or partition so far. The log only grows."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -211,14 +217,14 @@ class Log:
         return sum(len(entry) for place, entry in pairs if place <= position)
 
     def tell(self, record: Record) -> None:
-        """Everything that was read, as one reader's polls."""
+        """Record all entries as polls of one reader."""
         record("reader", F.ATTACH, Outcome.OK, self.topic)
         for position, entry in zip(self.positions, self.entries, strict=True):
             messages = [Message(number, Place(*position, index)) for index, number in enumerate(entry)]
             record("reader", F.POLL, Outcome.OK, self.topic, messages)
 
     async def extend(self, connect: Connect, since: int) -> None:
-        """Read the entries from the `since`-th on once more, up to the last one there is now."""
+        """Read the topic to its current end. Read the entries from index `since` on again, and compare them."""
         start = self.positions[since] if self.positions else (-1, -1)
         raw = await connect()
         try:
@@ -253,7 +259,7 @@ class Log:
 
 
 class Follower:
-    """One subscription. In each life of the server it has a new connection, and new consumers."""
+    """Consumer or consumers of one subscription. After each restart of the server it connects again."""
 
     def __init__(
         self,
@@ -274,17 +280,17 @@ class Follower:
         self._consumers = 2 if shared else 1
         self.seen: set[int] = set()
         self.asked: set[tuple[Position, int]] = set()
-        """(entry, index in its batch) whose acknowledgement was sent."""
+        """Messages whose acknowledgement was sent, as (entry's position, index in its batch)."""
         self.answered: set[tuple[Position, int]] = set()
         self.asked_up_to: Position = (-1, -1)
         self.answered_up_to: Position = (-1, -1)
         self.holds_back = True
-        """Leave some messages unacknowledged, for the next life."""
+        """True while some messages are left unacknowledged, so that they are redelivered after a restart."""
         self._acks: set[asyncio.Task[None]] = set()
         self.problems: list[str] = []
 
     async def run(self, connect: Connect) -> None:
-        """Consume until the server is gone."""
+        """Consume until the server dies."""
         raw = None
         try:
             raw = await connect()
@@ -320,7 +326,7 @@ class Follower:
         self._record(process, f, outcome, self.topic, messages, subscription=self.name, **more)
 
     def _take(self, one: Delivered) -> None:
-        """What was answered as acknowledged must never come again."""
+        """Record a delivered entry. Report a problem if the server has confirmed its acknowledgement before."""
         self._tell(one.consumer_id, F.POLL, Outcome.OK, _messages(one, one.indexes))
         self.seen.update(map(number_of, one.payloads))
         again = [index for index in one.indexes if (one.position, index) in self.answered]
@@ -364,7 +370,10 @@ class Follower:
         self._tell(one.consumer_id, F.ACK, Outcome.OK, messages, is_cumulative=True)
 
     def check_backlog(self, log: Log, backlog: int, least: int, most: int) -> None:
-        """`least`, `most`: messages of the topic before and after `backlog` was asked for, with nobody consuming."""
+        """Check a backlog that the server reported while no consumer was connected.
+
+        `least` and `most` are the topic's numbers of messages before and after the request for the backlog.
+        """
         asked = log.messages_up_to(self.asked_up_to) + len(self.asked)
         answered = log.messages_up_to(self.answered_up_to) + len(self.answered)
         assert least - asked <= backlog <= most - answered, (
@@ -377,7 +386,7 @@ def _messages(one: Delivered, indexes: Sequence[int]) -> list[Message]:
 
 
 class StockFollower:
-    """A shared subscription of the stock client, which reconnects by itself; it must see everything."""
+    """Shared subscription of the stock client, which reconnects by itself. It must receive every message."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -404,7 +413,7 @@ class StockFollower:
             try:
                 self._consumer.acknowledge(message)
             except pulsar.PulsarException:
-                pass  # not connected: it will be delivered again
+                pass  # not connected, so the message will be redelivered
 
     def stop(self) -> None:
         self._stopping = True

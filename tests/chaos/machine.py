@@ -1,4 +1,4 @@
-"""A whole standalone in this process, on a machine whose power fails: storage on simulated disks, ledgers, broker.
+"""A standalone server in this process, on a simulated machine whose power fails: disks, storage, ledgers, broker.
 
     machine = Machine(seed)
     await machine.boot()
@@ -7,8 +7,8 @@
     ...
     await machine.cut()                    # unsynced bytes and names are kept, dropped or torn; then boot again
 
-Metadata and archive are in memory and survive: SQLite and files sync what they answer, and are tested with their own
-rooms. What is under test is everything between a client's bytes and the platter.
+Metadata and archive are in memory, and survive power cuts, because SQLite and files sync before they respond. They have
+their own tests. These tests cover everything between a client's bytes and a bookie's disks.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from quire.metadata.store import Step
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import KIB, MIB
 from quire.serving.broker import Broker
-from quire.serving.session.connection import Connection
-from quire.serving.session.table import TABLE
+from quire.serving.session.session import Session
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 from quire.testing.disk import Power
 from quire.testing.metadata import MemoryStore
 from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.testing.objects import MemoryObjectStore
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 
 from .raw import Raw
@@ -90,7 +90,7 @@ class Machine:
         return self._broker
 
     async def boot(self) -> None:
-        """Start everything. Raises `QuireError` when the power fails meanwhile; then `cut`."""
+        """Start the server. Raises `QuireError` if the power fails meanwhile; then call `cut`."""
         self.storage = storage = Storage(BOOKIE, self.node.disks(), rng=self.node.rng)
         await storage.start()
         identity = storage.bookie_id
@@ -103,21 +103,21 @@ class Machine:
         )
         self._session = self._store.join()
         self._ledgers = Ledgers(self._session, directory, SystemClock(), self.rng, LEDGERS)
-        archive = Archive(self.archive_store, SystemClock())
+        archive = Archive(TrustedPlace(self.archive_store, self._session), SystemClock())
         self._broker = Broker(Services(self.settings, self._session, self._ledgers, archive, SystemClock()))
         await self._broker.start()
         self._is_up = True
 
     async def connect(self) -> Raw:
-        """A client's connection. Refused while the machine is down."""
+        """Open a client's connection. Raises `ConnectionRefusedError` while the machine is down."""
         if not self._is_up:
             raise ConnectionRefusedError("the machine is down")
-        client = Client(Connection(self.broker.sessions, TABLE))
+        client = Client(self.broker.sessions.accept())
         self._pipes.append(client.transport)
         return await Raw.greet(client.transport.reader, client)  # type: ignore[arg-type]
 
     async def cut(self) -> None:
-        """The power fails, for good. The process is gone, and what the disks had not synced is left to chance."""
+        """Cut the power: the process dies, and of unsynced data a random part survives."""
         self.node.crash()
         self._is_up = False
         for pipe in self._pipes:
@@ -140,7 +140,7 @@ class Machine:
 
 
 class SlowStore(MemoryStore):
-    """Takes a turn of the loop for each transaction, as a real one does."""
+    """Metadata store in which each transaction takes an iteration of the event loop, as in a real store."""
 
     async def transact(self, steps: Sequence[Step]) -> None:
         await asyncio.sleep(0)
@@ -151,7 +151,7 @@ class SlowStore(MemoryStore):
 
 
 class Surprises(logging.Handler):
-    """Collects what was logged with a traceback: exceptions that nobody expected."""
+    """Log handler that collects records with a traceback, which are unexpected exceptions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,9 +170,9 @@ class Surprises(logging.Handler):
 
 
 class Pipe(asyncio.Transport):
-    """A connection without a socket: the broker's transport. What it writes is in `reader`."""
+    """Broker's transport of a connection without a socket. `reader` receives the bytes that the broker writes."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Session) -> None:
         super().__init__()
         self.reader = asyncio.StreamReader(limit=1 << 30)
         self._connection = connection
@@ -225,9 +225,9 @@ class Pipe(asyncio.Transport):
 
 
 class Client:
-    """The client's end of a pipe: what `Raw` asks of a StreamWriter."""
+    """Client's end of a pipe, with the methods of a `StreamWriter` that `Raw` calls."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Session) -> None:
         self.transport = Pipe(connection)
 
     def write(self, data: bytes) -> None:

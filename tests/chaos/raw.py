@@ -1,7 +1,7 @@
-"""A connection that speaks the Pulsar protocol by hand, for what stock clients hide.
+"""Raw connection with Pulsar's protocol, for behaviour that stock clients hide.
 
-A stock client reconnects, resends and redelivers behind the test's back. Here one connection is one TCP stream: what
-was delivered on it and what was answered on it is known exactly, and it ends when the server dies.
+A stock client reconnects, resends and redelivers without the test's knowledge. Here one connection is one TCP stream:
+deliveries and responses on it are known exactly, and it ends when the server dies.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Position = tuple[int, int]
 
 
 class Refused(ConnectionError):
-    """The server answered a request with an error: nothing was promised, as when the connection is lost."""
+    """Raised if the server responds to a request with an error. As with a lost connection, nothing is acknowledged."""
 
     def __init__(self, message: str, error: int = pb.UnknownError) -> None:
         super().__init__(message)
         self.error = error
-        """A `ServerError`."""
+        """Error code, a `ServerError` of the protocol."""
 
 
 class Delivered(NamedTuple):
-    """One MESSAGE: where it lies, its messages' payloads, and which of them are delivered (by batch index)."""
+    """One MESSAGE command: the entry's position, its payloads, and the batch indexes of the delivered messages."""
 
     consumer_id: int
     position: Position
@@ -45,7 +45,7 @@ class Delivered(NamedTuple):
 
 
 class Raw:
-    """Requests are awaited; `delivered` has what was sent to its consumers."""
+    """Raw connection to a broker. Requests are awaited; `delivered` contains the messages for its consumers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -61,7 +61,7 @@ class Raw:
 
     @classmethod
     async def greet(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Raw:
-        """The handshake on a connection that was made."""
+        """Perform the handshake on an open connection."""
         writer.write(commands.connect("raw"))
         answer, _ = await read_frame(reader)
         assert answer.kind == Kind.CONNECTED, answer
@@ -78,16 +78,16 @@ class Raw:
 
     @property
     def problem(self) -> BaseException | None:
-        """What the server did wrong on it, such as an answer to nothing."""
+        """Violation of the protocol by the server, such as a response without a request; None if there was none."""
         return self._task.exception() if self._task.done() and not self._task.cancelled() else None
 
     def write(self, *frames: bytes) -> None:
-        """Nothing once the connection is lost."""
+        """Send frames; do nothing if the connection is lost."""
         if not self._task.done():
             self._writer.writelines(frames)
 
     async def ask(self, make: Any, *arguments: Any, **rest: Any) -> Any:
-        """Send `make(request_id, ...)` and await the body of its answer. `Refused`, `ConnectionError`."""
+        """Send `make(request_id, ...)`, and return its response's body. Raises `Refused`, `ConnectionError`."""
         self._request_id += 1
         answer = self._waiting[self._request_id] = asyncio.get_running_loop().create_future()
         if self._task.done():
@@ -106,7 +106,7 @@ class Raw:
         start: Position | None = None,
         permits: int = 1000,
     ) -> None:
-        """Subscribe from the earliest message on, and let it flow."""
+        """Subscribe, from the earliest message unless `start` is given, and send a FLOW with `permits`."""
 
         def make(request_id: int) -> bytes:
             body = pb.CommandSubscribe(
@@ -134,7 +134,10 @@ class Raw:
         cumulative: bool = False,
         batch: tuple[int, set[int]] | None = None,
     ) -> None:
-        """Acknowledge, and await the answer. `batch`: its size and the indexes that are *not* acknowledged yet."""
+        """Acknowledge an entry, and await the response.
+
+        For a part of a batch, `batch` contains its size and the indexes that are *not* acknowledged yet.
+        """
         data = commands.message_id(*position)
         if batch is not None:
             size, left = batch
@@ -148,7 +151,7 @@ class Raw:
         )
 
     async def producer(self, topic: str, *, producer_id: int = 1, name: str = "") -> str:
-        """The name that its entries must bear."""
+        """Create a producer, and return its name, which its entries must contain."""
 
         def make(request_id: int) -> bytes:
             body = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=request_id)
@@ -201,7 +204,7 @@ class Raw:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[commands.Command, bytes]:
-    """The next command, and what follows it in its frame. `EOFError`, `OSError`, `ProtocolError`."""
+    """Return the next command and the rest of its frame. Raises `EOFError`, `OSError`, `ProtocolError`."""
     (size,) = _U32.unpack(await reader.readexactly(4))
     frame = await reader.readexactly(size)
     (length,) = _U32.unpack_from(frame)

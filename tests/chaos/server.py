@@ -1,4 +1,4 @@
-"""A real `quire standalone` process that a test starts, kills and starts again on the same data and ports."""
+"""Process `quire standalone` that a test starts, kills and restarts with the same data and ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 START_S = 20.0
-"""Far beyond what a start takes; a process that is not ready by then hangs."""
+"""Time limit of a start, far longer than any start takes. A process that is not ready by then hangs."""
 
 SMALL = {
     "memtable_bytes": "16MiB",
@@ -26,13 +26,16 @@ SMALL = {
     "archive_lag_ms": "0",
     "disk_reserve_bytes": "1MiB",
 }
-"""As small as settings may be: flushes, rolls, archiving and recycling happen every second."""
+"""Minimal settings, with which flushes, rolls, archiving and recycling happen every second."""
 
 _READY = re.compile(r"ready pulsar://([^\s]+) (http://\S+)")
 
 
 class Server:
-    """One data directory, one pair of ports, one process at a time. Its log goes to `log` beside the data."""
+    """Server with one data directory and one pair of ports, and one process at a time.
+
+    The process writes its log to the file `log` beside the data.
+    """
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.data = directory / "data"
@@ -57,7 +60,7 @@ class Server:
         return self.process.pid
 
     async def spawn(self, **settings: str) -> None:
-        """Start the process and do not wait. The second start uses the ports of the first."""
+        """Start the process without waiting for it. Later starts use the ports of the first start."""
         listen = self.listen or "127.0.0.1:0"
         http = self.http_url.removeprefix("http://") or "127.0.0.1:0"
         given = {"data": str(self.data), "listen": listen, "http": http, **self.settings, **settings}
@@ -74,7 +77,7 @@ class Server:
             )
 
     async def ready(self) -> None:
-        """Wait for the line that says so. A process that ends before fails the test with its log."""
+        """Wait for the process's `ready` line. If the process ends before it, fail the test with the process's log."""
         assert self.process is not None and self.process.stdout is not None
         async with asyncio.timeout(START_S):
             line = (await self.process.stdout.readline()).decode()
@@ -87,11 +90,11 @@ class Server:
         await self.ready()
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait until it has exited."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Stop the process with SIGTERM, and return its exit code."""
         return await self._end(signal.SIGTERM)
 
     async def _end(self, how: signal.Signals) -> int:
@@ -106,15 +109,15 @@ class Server:
         return process.returncode
 
     def tail(self, bytes_max: int = 3000) -> str:
-        """The end of its log."""
+        """Return the end of the process's log."""
         return self.log.read_bytes()[-bytes_max:].decode(errors="replace")
 
     def peak_bytes(self) -> int:
-        """The most memory that the process ever had resident (VmHWM)."""
+        """Return the peak resident memory of the process (VmHWM)."""
         return self._status_bytes("VmHWM")
 
     def anonymous_bytes(self) -> int:
-        """The memory that is resident now and no file's (RssAnon): the index is mapped, and counts in the rest."""
+        """Return the resident anonymous memory (RssAnon), which does not include the memory-mapped index."""
         return self._status_bytes("RssAnon")
 
     def _status_bytes(self, name: str) -> int:
@@ -123,7 +126,7 @@ class Server:
         return int(found[1]) << 10
 
     async def rest(self, method: str, path: str, body: object = None) -> Any:
-        """A REST call; its JSON. Raises `HTTPError`."""
+        """Send a REST request, and return the JSON of its response. Raises `HTTPError`."""
         return await asyncio.to_thread(self._rest, method, path, body)
 
     def _rest(self, method: str, path: str, body: object) -> Any:

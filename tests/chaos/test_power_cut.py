@@ -108,11 +108,11 @@ class History:
     async def _check_backlog(self, follower: Follower) -> None:
         log = self.logs[follower.topic]
         messages = len(log.numbers())
-        rows = (await self.machine.broker.admin.statistics.stats(TopicName.parse(follower.topic)))[
-            "subscriptions"
-        ]
+        rows = (
+            await self.machine.broker.admin.statistics.stats(TopicName.parse(follower.topic))
+        ).subscriptions
         if follower.name in rows:
-            follower.check_backlog(log, rows[follower.name]["msgBacklog"], messages, messages)
+            follower.check_backlog(log, rows[follower.name].msg_backlog, messages, messages)
         else:
             assert not follower.answered and follower.answered_up_to == (-1, -1), "a subscription is gone"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.processes import Child
+from quire.process.child import Child
 from quire.runtime.disk import RealDisk
 from quire.runtime.errors import Unavailable
 
@@ -25,17 +25,17 @@ def quire(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     ("words", "says"),
     [
         (("gateway",), "metadata must name"),
-        (("gateway", "--metadata", "http://x"), "no metadata URL"),
+        (("gateway", "--metadata", "http://x"), "not a metadata URL"),
         (("gateway", "--metadata", "zk://x", "--listen", "nowhere"), "is not an address"),
         (
             ("broker", "--metadata", "zk://x", "--ack-quorum", "3", "--write-quorum", "2"),
-            "ack_quorum 3 must lie",
+            "ack_quorum 3 must be between",
         ),
         (("bookie", "--metadata", "zk://x", "--drain-on-stop-ms", "-1"), "drain_on_stop_ms not negative"),
         (("local", "--bookies", "0"), "at least 1"),
-        (("local", "--zookeeper", "127.0.0.1:2181"), "no zk:// URL"),
-        (("local", "--data", ""), "must name a directory"),
-        (("zookeeper", "--listen", "127.0.0.1:0"), "must name a port"),
+        (("local", "--zookeeper", "127.0.0.1:2181"), "not a zk:// URL"),
+        (("local", "--data", ""), "must be the path of a directory"),
+        (("zookeeper", "--listen", "127.0.0.1:0"), "must have a fixed port"),
     ],
 )
 def test_wrong_use_is_one_sentence(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_a_child_that_does_not_start_is_told_with_its_last_words(tmp_path:
 
 
 async def test_a_child_that_does_not_heed_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.cli.processes.STOP_S", 0.1)
+    monkeypatch.setattr("quire.process.child.STOP_S", 0.1)
     one = child(
         tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY + "time.sleep(60)"
     )
@@ -104,7 +104,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     parent = """
 import asyncio, os, sys
 from pathlib import Path
-from quire.cli.processes import Child
+from quire.process.child import Child
 async def main():
     one = Child("it", "test", [sys.executable, "-c", sys.argv[1]], Path("it.log"))
     await one.start()

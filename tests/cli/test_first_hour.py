@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.output import NOT_FOUND, TRY_AGAIN, WRONG_USE
-from quire.cli.processes import QUIRE
+from quire.process.child import QUIRE
 from tests.cli.running import Ran, Server, quire
 
 
@@ -52,12 +52,15 @@ def test_a_closed_port_is_told_soon() -> None:
 
 def test_the_port_of_rest_is_told_by_its_name(server: Server) -> None:
     done = produce("t", b"x\n", "--service-url", server.http_url.replace("http://", "pulsar://"))
-    assert done.code == TRY_AGAIN and "it speaks HTTP" in done.err and done.err.count("\n") == 1
+    assert done.code == TRY_AGAIN and "the peer speaks HTTP" in done.err and done.err.count("\n") == 1
 
 
 def test_a_mistyped_topic_is_not_made() -> None:
     done = consume("mistypd")
-    assert done.code == NOT_FOUND and done.err == "quire: there is no topic mistypd; --create makes it\n"
+    assert (
+        done.code == NOT_FOUND
+        and done.err == "quire: topic mistypd does not exist; use --create to create it\n"
+    )
     assert "mistypd" not in quire("topics", "list").out
     assert consume("wanted", "--create", "--wait", "10ms") == Ran(0, "", "")
     assert "wanted" in quire("topics", "list").out
@@ -86,7 +89,7 @@ def test_a_terminal_is_not_steered_by_messages() -> None:
 
 def test_schemas_of_a_topic_that_is_not_there() -> None:
     ran = quire("schemas", "list", "nowhere")
-    assert (ran.code, ran.out) == (NOT_FOUND, "") and "there is no topic" in ran.err
+    assert (ran.code, ran.out) == (NOT_FOUND, "") and "does not exist" in ran.err
     quire("topics", "create", "without-schema")
     assert quire("schemas", "list", "without-schema", "--json").json == []
 

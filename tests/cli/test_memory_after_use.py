@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from quire.cli.assemble import Standalone, load_standalone, standalone
-from quire.cli.settings import Given
-from quire.serving.cluster import offloading
+from quire.process.settings import Given
+from quire.process.standalone import Standalone, load, standalone
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
+from quire.serving.registry import offloading
 from quire.wire.message import OutgoingMessage, encode_one
 from tests.serving.silent import publish_silently
 
@@ -60,7 +60,7 @@ async def test_what_is_left_of_topics_that_were_used(tmp_path: Path, monkeypatch
     """
     monkeypatch.setattr(offloading, "ADOPT_AFTER_S", 3600.0)  # else they are loaded once more, to be archived
     flags: dict[str, Any] = {"data": str(tmp_path), "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
-    async with standalone(load_standalone(Given(flags, None))) as running:
+    async with standalone(load(Given(flags, None))) as running:
         gc.collect()
         gc.disable()
         tracemalloc.start()

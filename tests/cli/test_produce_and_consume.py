@@ -15,6 +15,7 @@ from quire.client import EARLIEST, Client
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.wire import message
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.checksum import crc32c
 from quire.wire.message import OutgoingMessage
 from tests.client.fake_broker import FakeBroker
 
@@ -70,6 +71,18 @@ async def test_lines_of_standard_input(broker: FakeBroker) -> None:
     assert out.startswith("published 4 messages, 12 bytes in ")
 
 
+async def test_a_file_ends_its_last_line(broker: FakeBroker, tmp_path: Path) -> None:
+    """With a line end or without: the next file begins a message of its own."""
+    texts = ["a1\na2", "b1\nb2\n", "", "\n", "c1", "d1"]
+    files = [tmp_path / str(number) for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    code, _, err = await quire("produce", "t", *map(str, files), "--service-url", broker.url)
+    assert (code, err) == (0, "")
+    expected = [b"a1", b"a2", b"b1", b"b2", b"", b"c1", b"d1"]
+    assert [one.payload for one in broker.messages(TOPIC)] == expected
+
+
 async def test_files_keys_properties_and_batches(broker: FakeBroker, tmp_path: Path) -> None:
     for name, text in (("a", "x:1\ny:2:3\n"), ("b", "z:4\n")):
         (tmp_path / name).write_text(text)
@@ -106,12 +119,12 @@ async def test_refused_and_unknown_are_told_apart(
     broker.send_errors.append((pb.NotAllowedError, "not you"))
     code, out, err = await quire("produce", "t", text=b"x\n")
     assert (code, out) == (1, "")
-    assert err == f"quire: a message for {TOPIC} was refused: not you; 0 of 1 messages were acknowledged\n"
+    assert err == f"quire: publishing to {TOPIC} was refused: not you; 0 of 1 messages were acknowledged\n"
     broker.hold_receipts()
     monkeypatch.setenv("QUIRE_SEND_TIMEOUT_MS", "50ms")
     code, _, err = await quire("produce", "t", text=b"x\n")
     assert code == 4
-    assert "whether the message is stored is not known" in err and err.count("\n") == 1
+    assert "the message may or may not be stored" in err and err.count("\n") == 1
 
 
 async def test_how_much_is_stored_is_told_with_what_went_wrong(broker: FakeBroker) -> None:
@@ -147,7 +160,7 @@ async def test_a_line_without_its_key(broker: FakeBroker) -> None:
     code, _, err = await quire(
         "produce", "t", "--key-separator", ":", "--service-url", broker.url, text=b"a:1\nb\n"
     )
-    assert (code, err) == (2, "quire: line 2 has no ':' after its key\n")
+    assert (code, err) == (2, "quire: line 2 has no key separator ':'\n")
 
 
 async def test_a_line_that_is_too_long_is_named_and_those_before_it_are_published(broker: FakeBroker) -> None:
@@ -206,6 +219,17 @@ async def test_json_and_count_and_no_ack(broker: FakeBroker) -> None:
     assert broker.fully_acked(TOPIC, "s") == []
     code, out, _ = await quire(*arguments, "--count", "2")
     assert len(out.splitlines()) == 2
+
+
+async def test_a_property_that_is_not_utf_8_is_printed_with_a_replacement(broker: FakeBroker) -> None:
+    entry = message.encode_one(OutgoingMessage(b"x", properties={"foo": "??"}), "p", 1, 1)
+    changed = entry.replace(b"??", b"\x01\x97")
+    broker.publish(TOPIC, changed[:2] + crc32c(changed[6:]).to_bytes(4, "big") + changed[6:])
+    arguments = ["consume", "t", "-s", "s", "--json", "--count", "1", "--service-url", broker.url]
+    code, out, err = await quire(*arguments)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["properties"] == {"foo": "\x01\ufffd"}
+    assert broker.fully_acked(TOPIC, "s") == [0]
 
 
 async def test_from_a_time_and_from_the_end(broker: FakeBroker) -> None:
@@ -273,7 +297,7 @@ async def test_what_could_not_be_read_is_told(broker: FakeBroker) -> None:
     )
     broker.publish(TOPIC, message.seal(encrypted, b"secret"))
     code, out, err = await quire(*arguments, "-s", "all")
-    assert (code, out) == (4, "") and "not all could be read: " in err and f"{TOPIC} goes on to 3:3" in err
+    assert (code, out) == (4, "") and "not all messages were read: " in err and f"{TOPIC} ends at 3:3" in err
     assert (await quire(*arguments, "-s", "all", "--type", "shared"))[0] == 0, "others may have got it"
 
 

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_the_command_and_says_that_the_brokers_go_on() -> None:
         terminal.read_until("3/8 segments")
         terminal.process.send_signal(signal.SIGINT)
         code, out = terminal.end()
-    assert (code, out) == (130, "") and "the brokers go on" in terminal.shown
+    assert (code, out) == (130, "") and "the brokers continue" in terminal.shown
     assert "Traceback" not in terminal.shown
 
 
@@ -147,7 +147,7 @@ def test_a_drain_that_is_waited_for_shows_what_was_copied() -> None:
         terminal.read_until("2/6 ledgers copied")
         terminal.process.send_signal(signal.SIGINT)
         code, _ = terminal.end()
-    assert code == 130 and "`quire bookies keep 5f0c` takes it back" in terminal.shown
+    assert code == 130 and "cancel it with `quire bookies keep 5f0c`" in terminal.shown
 
 
 class _Answers(dict[str, Any]):

@@ -36,7 +36,7 @@ def test_a_secret_key_and_its_tokens(tmp_path: Path) -> None:
     key, token = tmp_path / "secret.key", tmp_path / "app.token"
     assert run("create-key", str(key)).exit_code == 0
     assert len(key.read_bytes()) == 32 and key.stat().st_mode & 0o077 == 0
-    assert "never written over" in str(run("create-key", str(key)).exception)
+    assert "never overwritten" in str(run("create-key", str(key)).exception)
     token.write_text(run("create", "app", "--secret-key", str(key), "--expires", "30d").output)
     said = run("validate", str(token), "--secret-key", str(key), "--json")
     assert json.loads(said.output)["role"] == "app"
@@ -60,11 +60,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     run("create-key", str(key))
     (tmp_path / "no-token").write_text("hello")
     for words, sentence in (
-        (["create", "a/b", "--secret-key", str(key)], "is no role"),
+        (["create", "a/b", "--secret-key", str(key)], "is not a role"),
         (["create", "app"], "either --secret-key or --private-key"),
-        (["create", "app", "--private-key", str(key)], "not PEM"),
+        (["create", "app", "--private-key", str(key)], "must be PEM"),
         (["create-key", str(tmp_path / "x"), "--kind", "rsa"], "--public-key"),
-        (["show", str(tmp_path / "no-token")], "no JSON web token"),
+        (["show", str(tmp_path / "no-token")], "not a JSON Web Token"),
         *(
             ([*words, "data:;base64,bXktc2VjcmV0"], f"{words[-1]} takes a file")
             for words in (
@@ -183,7 +183,7 @@ def test_a_profile_is_for_its_own_brokers(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("QUIRE_TOKEN", "x")
     assert _presented({}, {"admin_url": "http://here"}) == Credentials(token="x")
     profile.place().write_text("token = 'x'\n")
-    with pytest.raises(ConfigurationError, match="log in again"):
+    with pytest.raises(ConfigurationError, match="run `quire login` again"):
         profile.load()
 
 
@@ -203,7 +203,7 @@ def test_config_show_has_a_path_and_no_secret(folder: Path) -> None:
     ("text", "sentence"),
     [
         ("[tls", "cannot read the security file"),
-        ("[authentication.tokens]\n", "there is no setting `tokens`"),
+        ("[authentication.tokens]\n", "unknown setting `tokens`"),
         ('[authentication.token]\nsecret_key = "not-there"\n', "cannot read the key"),
         ('[authentication.basic]\nfile = "not-there"\n', "cannot read the password file"),
     ],

@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from quire.cli.assemble import load_standalone, standalone
-from quire.cli.settings import Given
+from quire.process.settings import Given
+from quire.process.standalone import load, standalone
 from quire.runtime import slow
 from quire.runtime.rest import Admin
 
@@ -37,7 +37,7 @@ async def test_all_parts_tell_of_one_message(
 ) -> None:
     flags = {"data": str(tmp_path / "data"), "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
     with caplog.at_level(logging.INFO):
-        async with standalone(load_standalone(Given(flags, None))) as server:
+        async with standalone(load(Given(flags, None))) as server:
             monkeypatch.setattr(slow.BOUND, "s", -1.0)
             ledger, entry = await asyncio.to_thread(publish, server.service_url)
             await asyncio.to_thread(Admin(server.http_url).post, "/quire/v1/archive/run?seal=true")
@@ -53,7 +53,9 @@ async def test_all_parts_tell_of_one_message(
     (uploaded,) = said(caplog, "upload")
     assert uploaded["ledger"] == ledger and uploaded["parts"].keys() == {"reading and sending", "verifying"}
     met = [record.getMessage() for record in caplog.records if "Pulsar-CPP" in record.getMessage()]
-    assert met and all(line.startswith("connection c") and "/127.0.0.1:" in line for line in met)
+    assert met and all(
+        line.startswith("client connected: connection=c") and "/127.0.0.1:" in line for line in met
+    )
 
 
 async def test_nothing_is_told_when_all_is_quick(
@@ -61,7 +63,7 @@ async def test_nothing_is_told_when_all_is_quick(
 ) -> None:
     flags = {"data": str(tmp_path / "data"), "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
     with caplog.at_level(logging.INFO):
-        async with standalone(load_standalone(Given(flags, None))) as server:
+        async with standalone(load(Given(flags, None))) as server:
             monkeypatch.setattr(slow.BOUND, "s", 60.0)
             await asyncio.to_thread(publish, server.service_url)
     assert not [record for record in caplog.records if record.name == "quire.slow"]

@@ -109,7 +109,7 @@ def test_everything_is_there_and_no_secret(secured: tuple[Secured, Server], tmp_
     own = {name.rpartition("/")[2]: text for name, text in found.items() if name.startswith("members/")}
     assert folder.startswith("standalone-127.0.0.1-")
     assert "MainThread" in own["stacks.txt"] and "quire-watchdog" in own["stacks.txt"]
-    assert "tasks" in own["stacks.txt"] and "the archive does not answer" in own["log.txt"]
+    assert "tasks" in own["stacks.txt"] and "archive unavailable" in own["log.txt"]
     assert "quire_build_info" in own["metrics.txt"] and "quire_loop_lag_seconds_bucket" in own["metrics.txt"]
     archive = json.loads(own["settings.json"])["settings"]["archive"]
     assert archive["source"] == "flag" and archive["value"].startswith("s3://bucket/prefix?endpoint=http")

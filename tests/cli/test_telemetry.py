@@ -14,8 +14,8 @@ import pulsar
 import pytest
 from aiohttp import web
 
-from quire.cli.assemble import Standalone, load_standalone, standalone
-from quire.cli.settings import Given
+from quire.process.settings import Given
+from quire.process.standalone import Standalone, load, standalone
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.metric_table import BY_NAME
 from quire.runtime.telemetry import TelemetrySettings
@@ -97,7 +97,7 @@ async def collector() -> AsyncIterator[Collector]:
 @asynccontextmanager
 async def server(folder: Path, collector: Collector, **flags: str) -> AsyncIterator[Standalone]:
     given = {"data": str(folder), "listen": ANY, "http": ANY, "archive_sidecars": "false", **flags}
-    async with standalone(load_standalone(Given({"otel_endpoint": collector.url, **given}, None))) as running:
+    async with standalone(load(Given({"otel_endpoint": collector.url, **given}, None))) as running:
         yield running
 
 

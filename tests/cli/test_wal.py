@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,18 @@ def test_what_was_acknowledged_is_there_after_a_death_and_after_a_stop(
         assert not (tmp_path / "data" / "entries").exists(), "there is no bookie"
 
 
+@pytest.mark.parametrize("verb", [("show",), ("close", "--accept-loss")], ids=lambda words: words[0])
+def test_a_log_is_named_before_it_is_closed(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    wal = f"file://{tmp_path}/bucket"
+    with standalone(tmp_path, "--wal", wal):
+        pass
+    stores = ("--metadata", f"sqlite://{tmp_path}/data/metadata.db", "--wal", wal)
+    ran = quire("wal", *verb, "", *stores)
+    assert ran.code == 2 and "UUID is empty" in ran.err
+    ran = quire("wal", *verb, "xyz", *stores)
+    assert ran.code == 3 and "no write-ahead log begins with xyz" in ran.err
+
+
 def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) -> None:
     wal = f"file://{tmp_path}/bucket"
     with standalone(tmp_path, "--wal", wal) as server:
@@ -87,16 +100,48 @@ def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) 
         server.process.wait()
     for file in (tmp_path / "data").glob("metadata.db*"):
         file.unlink()
+    started = quire(
+        *("standalone", "--data", f"{tmp_path}/data", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+        *("--wal", wal),
+    )
+    assert started.code == 2 and "rebuild them (quire rescue metadata --wal)" in started.err, started
     words = ("rescue", "metadata", "--metadata", f"sqlite://{tmp_path}/data/metadata.db", "--wal", wal)
-    ran = quire(*words)
-    assert ran.code == 2 and "name it with --cluster" in ran.err
     ran = quire(*words, "--cluster", str(UUID(int=7)))
+    assert ran.code == 2 and "belongs to cluster" in ran.err
+    ran = quire(*words)
     assert ran.code == 0 and "done: start brokers" in ran.out, ran.out + ran.err
     with standalone(tmp_path, "--wal", wal) as server:
         assert read_all(server) == list(range(202))
         assert acknowledge(server, 102) == list(range(100, 202))
         publish(server, 202)
         assert acknowledge(server, 2) == [202, 203]
+
+
+def test_an_older_copy_of_the_metadata_gives_no_id_twice(tmp_path: Path) -> None:
+    """No bookie remembers the ledgers that were made after the copy; the bucket has the claims of their ids."""
+    data, wal, copy = tmp_path / "data", f"file://{tmp_path / 'bucket'}", tmp_path / "copy"
+
+    def ledger_of(server: Server, topic: str) -> int:
+        client = client_of(server)
+        ledger = client.create_producer(topic).send(b"x").ledger_id()
+        client.close()
+        return int(ledger)
+
+    with standalone(tmp_path, "--wal", wal) as server:
+        used = [ledger_of(server, "a")]
+    copy.mkdir()
+    for file in data.glob("metadata.db*"):
+        shutil.copy(file, copy)
+    for topic in ("b", "c"):
+        with standalone(tmp_path, "--wal", wal) as server:
+            used.append(ledger_of(server, topic))
+    for file in data.glob("metadata.db*"):
+        file.unlink()
+    for file in copy.iterdir():
+        shutil.copy(file, data)
+    with standalone(tmp_path, "--wal", wal) as server:
+        assert ledger_of(server, "d") > max(used)
+    assert "were used before" in (tmp_path / "server.log").read_text()
 
 
 def test_a_store_that_cannot_hold_it_is_refused_in_a_sentence(tmp_path: Path) -> None:

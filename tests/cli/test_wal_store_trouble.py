@@ -13,10 +13,10 @@ from unittest import mock
 import pulsar
 import pytest
 
-from quire.cli import broker_parts
-from quire.cli.assemble import Standalone, load_standalone, standalone
-from quire.cli.settings import Given
 from quire.objects.store import ObjectStore
+from quire.process import object_stores
+from quire.process.settings import Given
+from quire.process.standalone import Standalone, load, standalone
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.runtime.limits import KIB, MIB
 from quire.testing.objects import MemoryObjectStore
@@ -48,7 +48,7 @@ class Troubled(MemoryObjectStore):
 
 
 def opened(store: Troubled) -> mock._patch[Callable[[str, int], ObjectStore]]:
-    return mock.patch.object(broker_parts, "open_for_log", lambda url, threads: store)
+    return mock.patch.object(object_stores, "open_for_log", lambda url, threads: store)
 
 
 def given(tmp_path: Path) -> Given:
@@ -103,7 +103,7 @@ class Publishing:
 async def test_a_store_in_trouble_is_waited_for(tmp_path: Path, kind: str) -> None:
     store, rng = Troubled(), random.Random(5)
     with opened(store):
-        async with standalone(load_standalone(given(tmp_path))) as running:
+        async with standalone(load(given(tmp_path))) as running:
             budget = running.broker.services.budget
             publishing = await asyncio.to_thread(Publishing, running)
             await asyncio.to_thread(publishing.publish, 0.5)
@@ -142,7 +142,7 @@ async def test_a_store_in_trouble_is_waited_for(tmp_path: Path, kind: str) -> No
 async def test_a_store_that_bars_the_broker_is_told_and_served_again_when_it_does_not(tmp_path: Path) -> None:
     store = Troubled()
     with opened(store):
-        async with standalone(load_standalone(given(tmp_path))) as running:
+        async with standalone(load(given(tmp_path))) as running:
             publishing = await asyncio.to_thread(Publishing, running)
             await asyncio.to_thread(publishing.publish, 0.3)
             store.trouble = lambda: ConfigurationError("cannot write s3://bucket: AccessDenied")

@@ -116,7 +116,7 @@ def test_bounds_of_what_is_incomplete() -> None:
     assert joiner.expired(2.0) == []
     metadata, _ = chunks(b"abcd", 2, 7)[0]
     metadata.total_chunk_msg_size = 1 << 30
-    with pytest.raises(Undecodable, match="claim"):
+    with pytest.raises(Undecodable, match="announces"):
         joiner.add(metadata, b"ab", at(9), 0.0)
     (first, a), (second, _) = chunks(b"abcd", 2, 8)
     joiner.add(first, a, at(10), 0.0)
@@ -227,9 +227,7 @@ async def test_an_ack_covers_all_chunks(real: Broker, ours: Client) -> None:
         await consumer.ack(one)
         await consumer.ack(two.id)
         await consumer.flush_acks()
-        assert (await real.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"][
-            "msgBacklog"
-        ] == 0
+        assert (await real.admin.statistics.stats(TopicName.parse(TOPIC))).subscriptions["s"].msg_backlog == 0
 
 
 async def test_shared_consumers_get_whole_messages_and_nothing_twice(house: BrokerHouse) -> None:
@@ -261,9 +259,9 @@ async def test_shared_consumers_get_whole_messages_and_nothing_twice(house: Brok
 
             await asyncio.gather(take(one), take(two))
             assert sorted(found, key=len) == [b"small"] * 4 + [large] * 4
-            subscription = (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"]
-            assert subscription["msgBacklog"] == 0
-            assert subscription["msgOutCounter"] == 4 * 5 + 4, (
+            subscription = (await broker.admin.statistics.stats(TopicName.parse(TOPIC))).subscriptions["s"]
+            assert subscription.msg_backlog == 0
+            assert subscription.msg_out_counter == 4 * 5 + 4, (
                 "five chunks each, and what is small, dispatched once"
             )
 

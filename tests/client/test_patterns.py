@@ -50,7 +50,7 @@ def test_what_a_pattern_is_about() -> None:
         other = Pattern(re.compile(text, re.IGNORECASE))
         assert (other.namespace, other.matching(names)) == ("acme/shop", {names[4]})
     for wrong in ("a/b", "a/b/c/d", "non-persistent://a/b/c"):
-        with pytest.raises(ConfigurationError, match="no pattern"):
+        with pytest.raises(ConfigurationError, match="not a topic pattern"):
             Pattern(re.compile(wrong))
 
 

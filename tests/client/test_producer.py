@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from quire.client import (
     PublishUnknown,
     QueueFull,
     TopicTerminated,
+    attachment,
     token,
 )
 from quire.runtime.errors import ConfigurationError, NotFound
@@ -94,7 +96,7 @@ async def test_sequence_ids_of_the_user(broker: FakeBroker, client: Client) -> N
         counted = producer.send_nowait(b"a")
         jumped = producer.send_nowait(b"b", sequence_id=50)
         after = producer.send_nowait(b"c")
-        with pytest.raises(PublishFailed, match="does not follow 51"):
+        with pytest.raises(PublishFailed, match="must be greater than the last one, 51"):
             producer.send_nowait(b"d", sequence_id=51)
         assert [(await one).sequence_id for one in (counted, jumped, after)] == [42, 50, 51]
     assert [one.sequence_id for one in broker.messages(TOPIC)] == [42, 50, 51]
@@ -206,7 +208,7 @@ async def test_a_full_disk_is_told_at_once_and_passes(broker: FakeBroker, client
 async def test_no_receipt_in_time_is_unknown(broker: FakeBroker, client: Client) -> None:
     broker.hold_receipts()
     async with client.producer("t", settings=ProducerSettings(send_timeout_ms=30)) as producer:
-        with pytest.raises(PublishUnknown, match="not known"):
+        with pytest.raises(PublishUnknown, match="may or may not be stored"):
             await producer.send(b"x")
         assert producer.in_flight == 0
         broker.release_receipts()  # late: it belongs to nothing any more
@@ -403,6 +405,47 @@ async def test_a_redirect_is_followed(broker: FakeBroker, client: Client) -> Non
     await owner.stop()
 
 
+async def test_credentials_that_are_renewed_late_end_nothing(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.token, tokens = b"first", ["first"]
+    renewed = Client(broker.url, authentication=token(lambda: tokens[-1]), settings=QUICK)
+    async with renewed as client, client.producer("t") as producer:
+        await producer.send(b"0")
+        broker.token = b"second"
+        broker.drop()
+        sent = await producer.enqueue(b"1")
+        refused = len(broker.all(pb.CommandConnect)) + 3
+        await broker.until(lambda: len(broker.all(pb.CommandConnect)) >= refused)
+        tokens.append("second")
+        await sent
+
+        monkeypatch.setattr(attachment, "RENEWAL_S_MAX", 0.05)
+        broker.token = b"third"
+        broker.drop()
+        with pytest.raises((PublishFailed, PublishUnknown), match="a wrong token"):
+            await (await producer.enqueue(b"2"))
+    assert [one.payload for one in broker.messages(TOPIC)] == [b"0", b"1"]
+
+
+async def test_a_refusal_that_calls_itself_damage_ends(broker: FakeBroker, client: Client) -> None:
+    """A broker that deduplicates refuses so what it cannot store; to send it again for ever helps nobody."""
+    broker.send_errors += 9 * [(pb.ChecksumError, "half of it is stored")]
+    async with client.producer("t") as producer:
+        with pytest.raises(PublishUnknown, match="half of it is stored"):
+            await producer.send(b"0")
+
+
+@pytest.mark.parametrize("start", ["earliest", b"earliest", 0])
+async def test_a_place_that_is_none_is_refused_at_once(client: Client, start: Any) -> None:
+    for make in (lambda: client.reader("t", start=start), lambda: client.consumer("t", "s", start=start)):
+        with pytest.raises(ConfigurationError, match="EARLIEST"):
+            make()
+    async with client.reader("t") as reader:
+        with pytest.raises(ConfigurationError, match="EARLIEST"):
+            await reader.seek(start)
+
+
 async def test_a_wrong_token(broker: FakeBroker) -> None:
     broker.token = b"right"
     async with Client(broker.url, authentication=token("wrong"), settings=QUICK) as client:
@@ -448,5 +491,5 @@ async def test_refusals_come_as_their_errors(broker: FakeBroker, client: Client)
         await client.producer("t").start()
     with pytest.raises(ConfigurationError, match="is not a topic"):
         client.producer("a/b")
-    with pytest.raises(ConfigurationError, match="compression is one of"):
+    with pytest.raises(ConfigurationError, match="compression must be one of"):
         client.producer("t", settings=ProducerSettings(compression="zip"))

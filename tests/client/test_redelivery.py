@@ -178,7 +178,7 @@ async def test_a_message_that_comes_too_often_is_a_dead_letter(
 async def until_done(real: Broker, topic: str = TOPIC) -> None:
     """Until nothing is unacknowledged any more."""
     async with asyncio.timeout(60):
-        while (await real.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"]["s"]["msgBacklog"]:  # noqa: ASYNC110
+        while (await real.admin.statistics.stats(TopicName.parse(topic))).subscriptions["s"].msg_backlog:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -300,9 +300,9 @@ async def test_a_letter_that_cannot_be_sent_at_once_is_sent_later(
 
 
 async def test_who_may_have_dead_letters(ours: Client) -> None:
-    with pytest.raises(ConfigurationError, match="only shared"):
+    with pytest.raises(ConfigurationError, match="needs a shared"):
         ours.consumer("t", "s", dead_letter=DeadLetterPolicy(1))
-    with pytest.raises(ConfigurationError, match="1 at least"):
+    with pytest.raises(ConfigurationError, match="at least 1"):
         ours.consumer("t", "s", type="shared", dead_letter=DeadLetterPolicy(0))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import msgspec
 import pulsar
@@ -25,7 +26,10 @@ from quire.client import (
     Schema,
 )
 from quire.client.record import definition_of
+from quire.client.schema import AvroCodec
 from quire.runtime.errors import ConfigurationError
+from quire.wire import avro
+from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import in_thread
 
 
@@ -65,6 +69,11 @@ class Machine:
     spare: Part | None = None
     by_name: dict[str, Int] = field(default_factory=dict)
     colour: Colour = Colour.RED
+
+
+@dataclass
+class Kit:
+    part: Part | None = None
 
 
 MACHINE = Machine(7, True, b"\0\xff", [Part("a"), Part("b", 2.5)], Part("c"), {"x": 1}, Colour.BLUE)
@@ -115,6 +124,37 @@ def test_bytes_that_fit_no_definition() -> None:
             schema.decode(payload, None, None)
     with pytest.raises(ValueError):
         JsonSchema(Machine).decode(b'{"id": "x"}', None, None)
+
+
+def written_by(definition: dict[str, Any], value: Any) -> tuple[bytes, pb.Schema]:
+    """Return a value's bytes, and the schema of the producer that wrote them."""
+    data = json.dumps(definition).encode()
+    payload = AvroCodec(avro.writer_json(avro.parse(data))).encode(value)
+    return payload, pb.Schema(name="", schema_data=data, type=pb.Schema.Avro)
+
+
+PART = {"type": "record", "name": "Part", "fields": [{"name": "name", "type": "string"}]}
+
+
+@pytest.mark.parametrize("name", ["Kit", "com.acme.Kit", "com.acme.Outer$Kit", "Part", "com.acme.Part"])
+def test_a_writer_may_have_any_name(name: str) -> None:
+    """Also that of a class within the reader's: a Java class has another name than a Python class."""
+    inner = PART | {"name": "inner.Part"}
+    kit = {"type": "record", "name": name, "fields": [{"name": "part", "type": ["null", inner]}]}
+    payload, writer = written_by(kit, {"part": {"name": "a"}})
+    assert AvroSchema(Kit).decode(payload, None, writer) == Kit(Part("a"))
+
+
+def test_auto_reads_types_within_objects() -> None:
+    """As Java's libraries write them; `fastavro` alone refuses them."""
+    fields = [{"name": "a", "type": {"type": {"type": "string"}}}, {"name": "b", "type": {"type": PART}}]
+    payload, writer = written_by(
+        {"type": "record", "name": "R", "fields": [*fields, {"name": "c", "type": {"type": "Part"}}]},
+        value := {"a": "x", "b": {"name": "y"}, "c": {"name": "z"}},
+    )
+    assert AUTO.decode(payload, None, writer) == value
+    with pytest.raises(ValueError, match="defined nowhere"):
+        AUTO.decode(payload, None, pb.Schema(name="", schema_data=b'"Nobody"', type=pb.Schema.Avro))
 
 
 # -- A real broker -------------------------------------------------------------------------------------

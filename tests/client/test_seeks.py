@@ -109,7 +109,7 @@ async def test_a_reader_leaves_nothing_behind(real: Broker, ours: Client) -> Non
     async with ours.reader("t", start=EARLIEST) as reader:
         await reader.read(5)
         await reader.seek(ids[2])
-    assert (await real.admin.statistics.stats(NAME))["subscriptions"] == {}
+    assert (await real.admin.statistics.stats(NAME)).subscriptions == {}
 
 
 async def test_a_reader_of_a_topic_that_grows_leaves_nothing_behind(real: Broker) -> None:
@@ -117,13 +117,10 @@ async def test_a_reader_of_a_topic_that_grows_leaves_nothing_behind(real: Broker
     async with Client(real.service_url, settings=ClientSettings(partitions_poll_ms=20)) as client:
         async with client.reader("t", start=EARLIEST) as reader:
             await real.partitioned.grow(NAME, 2)
-            async with client.producer(f"{TOPIC}-partition-1") as producer:
+            partition = TopicName.parse(f"{TOPIC}-partition-1")
+            async with client.producer(str(partition)) as producer:
                 await producer.send(b"7")
             assert (await reader.read(10)).payload == b"7"
-            (found,) = (await real.admin.statistics.stats(TopicName.parse(f"{TOPIC}-partition-1")))[
-                "subscriptions"
-            ].values()
-            assert not found["isDurable"]
-        assert (await real.admin.statistics.stats(TopicName.parse(f"{TOPIC}-partition-1")))[
-            "subscriptions"
-        ] == {}
+            (found,) = (await real.admin.statistics.stats(partition)).subscriptions.values()
+            assert not found.is_durable
+        assert (await real.admin.statistics.stats(partition)).subscriptions == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from quire.client import Authentication, ClientSettings
@@ -9,14 +11,14 @@ from quire.client.lookup import Lookup
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.rest import Admin
 from quire.runtime.tasks import Tasks
-from quire.serving.cluster.port import Owner
+from quire.serving.ownership.port import Owner
 from quire.wire import pulsar_pb2 as pb
 
 PLAIN, TLS = "pulsar://b:6650", "pulsar+ssl://b:6651"
 
 
 def lookup(service_url: str) -> Lookup:
-    return Lookup(service_url, ClientSettings(), Authentication(), None, Tasks("test"))
+    return Lookup(service_url, ClientSettings(), Authentication(), None, Tasks("test"), Random())
 
 
 def answer(plain: str, tls: str, *, proxy: bool = False) -> pb.CommandLookupTopicResponse:
@@ -35,9 +37,9 @@ async def test_a_client_takes_the_url_of_its_own_kind() -> None:
 async def test_a_client_with_tls_is_not_led_astray() -> None:
     client = lookup("pulsar+ssl://a")
     for one in (answer(PLAIN, ""), answer("", "")):
-        with pytest.raises(Unavailable, match="without TLS"):
+        with pytest.raises(Unavailable, match="has no TLS"):
             client._url_of(one)
-    with pytest.raises(Unavailable, match="without TLS"):
+    with pytest.raises(Unavailable, match="has no TLS"):
         await client.at(PLAIN)
 
 
@@ -53,5 +55,5 @@ def test_a_broker_redirects_nobody_from_https_to_http() -> None:
 def test_a_command_follows_nobody_from_https_to_http() -> None:
     assert Admin("https://a")._followed("https://b/x") == "https://b/x"
     assert Admin("http://a")._followed("http://b/x") == "http://b/x"
-    with pytest.raises(ConfigurationError, match="without TLS"):
+    with pytest.raises(ConfigurationError, match="has no TLS"):
         Admin("https://a")._followed("http://b/x")

@@ -1,4 +1,4 @@
-"""The programs of the README, as they are, against a real server: Python, Go and Java with the stock clients.
+"""The stock clients' programs of README.md and docs/first-hour.md, unchanged, against a real server.
 
 Nothing is downloaded here: without a toolchain, or before the client was fetched once (`go mod download`, `mvn
 dependency:go-offline` in its folder), a language is skipped.

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from quire.metadata.records import BacklogQuota
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from tests.clients.test_java_publishing import PATIENCE_S, class_path
+from quire.serving.topic.lifecycle import upkeep
+from tests.clients import programs
+from tests.clients.test_java_publishing import PATIENCE_S
 from tests.serving.conftest import BrokerHouse, house
 
 __all__ = ["house"]
@@ -31,12 +33,12 @@ async def do(broker: Broker, what: str) -> None:
         if what == "catch up":
             await broker.admin.subscriptions.skip(TopicName.parse("java-quota"), "s", None)
         topic = await broker.registry.open(TopicName.parse("java-quota"))
-        await topic.upkeep.look(topic)
+        await upkeep.look(topic)
 
 
 async def test_java(house: BrokerHouse) -> None:
     """One process for all scenarios: starting Java takes longer than what it does then."""
-    jars = class_path()
+    jars = (await asyncio.to_thread(programs.java))[3]
     broker = await house.start(broker_entry_metadata=True)
     await broker.registry.create(TopicName.parse("java-quota"))
     await broker.admin.policies.change_topic(

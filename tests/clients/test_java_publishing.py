@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from quire.serving.names import TopicName
+from tests.clients import programs
 from tests.serving.conftest import BrokerHouse, house
 
 __all__ = ["house"]
@@ -17,32 +16,11 @@ __all__ = ["house"]
 PROGRAM = Path(__file__).parent / "java" / "Publishing.java"
 SCENARIOS = ("modes", "fencing", "small", "chunks", "now")
 PATIENCE_S = 120
-REPOSITORY = Path.home() / ".m2" / "repository"
-JARS = (
-    "org/apache/pulsar/pulsar-client/*/pulsar-client-*.jar",
-    "org/apache/pulsar/pulsar-client-api/*/*.jar",
-    "org/apache/pulsar/pulsar-client-admin-api/*/*.jar",
-    "org/apache/pulsar/bouncy-castle-bc/*/*.jar",
-    "org/bouncycastle/*/*/*.jar",
-    "org/slf4j/slf4j-api/*/*.jar",
-    "org/slf4j/slf4j-nop/*/*.jar",
-    "io/opentelemetry/*/*/*.jar",
-    "com/fasterxml/jackson/core/*/*/*.jar",
-    "com/google/protobuf/protobuf-java/*/*.jar",
-)
-
-
-def class_path() -> str:
-    """The client and what it needs, of the newest versions that were ever fetched here."""
-    found = [str(path) for pattern in JARS for path in sorted(REPOSITORY.glob(pattern), reverse=True)]
-    if shutil.which("java") is None or not any("pulsar-client/" in path for path in found):
-        pytest.skip("there is no Java, or no org.apache.pulsar:pulsar-client in the Maven repository")
-    return ":".join(found)
 
 
 async def test_java(house: BrokerHouse) -> None:
     """One process for all scenarios: starting Java takes longer than what it does then."""
-    jars = class_path()
+    jars = (await asyncio.to_thread(programs.java))[3]
     broker = await house.start()
     await broker.registry.create(TopicName.parse("java-small"))
     await broker.admin.policies.change_topic(

@@ -217,7 +217,6 @@ async def keep_renewing(file: Path) -> None:
         await asyncio.sleep(SHORT_S / 6)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "command",
     [lambda: programs.go("secured"), lambda: programs.java("Secured")],

@@ -2,7 +2,7 @@
 
 A program plays all its scenarios in one process against one `quire standalone` and prints what it saw; each scenario
 is a test of its own here. `kill` plays against a cluster of two brokers, one of which dies by SIGKILL while the
-programs of all languages publish and consume. What is built is kept in `build/clients` under a hash of its sources.
+programs of all languages publish and consume. Built programs are kept under a hash of their sources (`programs`).
 A language is skipped, and says why, where its toolchain or its client cannot be had.
 """
 
@@ -64,7 +64,6 @@ def observed(server: Server, keys: Path) -> Callable[[str], dict[str, dict[str, 
     return play
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("language", "scenario"), [(language, name) for language in LANGUAGES for name in played(language)]
 )
@@ -85,7 +84,6 @@ def available() -> dict[str, list[str]]:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300)
 async def test_a_broker_is_killed_under_all_clients(tmp_path: Path, keys: Path) -> None:
     commands = await asyncio.to_thread(available)
     async with running(tmp_path / "cluster", session_timeout_ms=KILLED_SESSION) as cluster:

@@ -1,4 +1,4 @@
-"""The README's programs of Go and Java, as they are, against a server that takes TLS alone.
+"""The Go and Java programs of docs/first-hour.md, unchanged, against a server that takes TLS alone.
 
 Whom to trust the system is told. They are built with the modules and jars of this folder's programs (`programs`).
 Python's TLS is played in `tests/cli/test_tls.py`.
@@ -29,9 +29,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield from running(directory, file)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no go")
 def test_go(served: Served, tmp_path: Path) -> None:
+    programs.go()  # fetches and compiles the client, which no other test then does at the same time
     program = str(tmp_path / "first")
     modules = f"-modfile={programs.HERE / 'go' / 'go.mod'}"
     built = ran(["go", "build", modules, "-o", program, "."], EXAMPLES / "go", GOPROXY="off")
@@ -46,7 +46,6 @@ def test_go(served: Served, tmp_path: Path) -> None:
     assert refused.returncode != 0 and "certificate" in refused.stdout + refused.stderr
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="there is no mvn")
 def test_java(served: Served, tmp_path: Path) -> None:
     store = tmp_path / "trusted.p12"

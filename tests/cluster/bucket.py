@@ -1,10 +1,12 @@
-"""The bucket of a cluster without bookies: whether all that was kept is whole, and what lies there that nobody needs.
+"""Checks of the bucket of a cluster without bookies: damaged objects, and objects that nothing refers to.
 
-`damage` reads every byte that the records of write-ahead logs name. `unneeded` is for a cluster whose topics are all
-deleted. Then may stay: copies of the metadata; fences; data objects and sets with ledgers that live, as state logs of
-bundles do; and the data objects of an open log between its trim point and its end, dead or not, until they become a
-set. And what uploads to the archive left that never were recorded, as of brokers that were killed: that is for a scrub
-(`scrubbed`).
+`damage` reads every byte that the records of write-ahead logs (WALs) name. `unneeded` is for a cluster whose topics are
+all deleted. These objects may remain in its bucket:
+
+- the cluster's marker, copies of the metadata, and fences;
+- data objects and sets with existing ledgers, such as the state logs of bundles;
+- data objects of an open WAL from its trim point to its end, until a flush combines them to a set;
+- uploads to the archive that were never recorded, because their brokers were killed; a scrub (`scrubbed`) deletes them.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
+from quire.identity import id_ranges
+from quire.identity.copies import FOLDER
+from quire.identity.marker import NAME
 from quire.ledger import orphans
 from quire.metadata.store import MetadataStore
 from quire.objects.open import open_for_log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import CorruptionError, NotFound
-from quire.tiering import metadata_copy
+from quire.testing.place import TrustedPlace
 from quire.tiering import scrub as archive_scrub
 from quire.tiering.archive import PREFIX, Archive, object_of
 from quire.wal import scrub, wal_object
@@ -32,32 +37,33 @@ async def looking_into(url: str, metadata: MetadataStore) -> AsyncIterator[WalCo
     settings = WalSettings(wal=url)
     objects = open_for_log(url, settings.threads)
     try:
-        yield WalContext(objects, metadata, run_cache(1 << 20), SystemClock(), settings, "the test")
+        yield WalContext(
+            TrustedPlace(objects, metadata), run_cache(1 << 20), SystemClock(), settings, "the test"
+        )
     finally:
         await objects.close()
 
 
 async def damage(context: WalContext) -> list[str]:
-    """A line for each object that a log's record names and that is not whole."""
+    """Return a line for each damaged or missing object that a WAL's record names."""
     found = []
     for record in await scrub.records(context.metadata):
         try:
             found += (await scrub.verify(context, record.uuid)).damage
         except NotFound:
-            continue  # it has just gone
+            continue  # the record has just been deleted
     return found
 
 
 async def archived(context: WalContext) -> set[str]:
-    """Names of all objects that are segments of some topic."""
+    """Return the names of all objects that are archived segments of a topic."""
     return {one.pointer.name for one in await archive_scrub.recorded_segments(context.metadata)}
 
 
 async def scrubbed(context: WalContext) -> list[str]:
-    """Have a scrub of the archive take away what no topic names; what it leaves."""
+    """Scrub the archive, which deletes objects that no topic refers to. Return the names of the remaining objects."""
     await archive_scrub.scrub(
-        Archive(context.objects, context.clock),
-        lambda: archive_scrub.recorded_segments(context.metadata),
+        Archive(context.place, context.clock),
         context.clock,
         grace_ms=-1,
         delete_orphans=True,
@@ -66,14 +72,19 @@ async def scrubbed(context: WalContext) -> list[str]:
 
 
 async def unneeded(context: WalContext, deleted: Collection[str]) -> list[str]:
-    """A line for each object that should go, as do those `deleted`, of the archive. Raises what the stores do."""
+    """Return a line for each object that should not exist. Raises the errors of the stores.
+
+    `deleted` contains the names of archived objects whose topics were deleted.
+    """
     ever = context.clock.now_ms() + 2 * scrub.GRACE_MS
-    found = [f"{info.name}: no log names it" for info in await scrub.strays(context, ever)]
+    strays = await scrub.strays(context, ever)
+    found = [f"{info.name}: no log names it" for info in strays.deletable]
+    found += strays.kept.values()
     there = [info.name for info in await context.objects.list()]
     found += [
         f"{name}: of a topic that is deleted"
         for name in there
-        if not name.startswith((wal_object.FOLDER, metadata_copy.PREFIX, PREFIX))
+        if not name.startswith((wal_object.FOLDER, FOLDER, PREFIX, NAME, id_ranges.FOLDER))
         or object_of(name) in deleted
     ]
     living = {ledger_id async for ledger_id in orphans.ledger_ids(context.metadata)}

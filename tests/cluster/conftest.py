@@ -1,3 +1,3 @@
-"""The fixture `zookeeper` for every test of the cluster."""
+"""Fixture `zookeeper` for all tests in this directory."""
 
 from tests.cluster.zookeeper import zookeeper  # noqa: F401

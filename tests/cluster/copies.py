@@ -1,8 +1,8 @@
-"""Whether a cluster's ledgers have all their copies: by their records, and by reading each copy from its bookie.
+"""Checks of the copies of a cluster's ledgers, by the ledgers' metadata, and by reading each copy from its bookie.
 
-`lacking` reads metadata only: every bookie that a ledger names is up, in the incarnation that it names, and closed
-ledgers have the three that they want. Open ledgers that no topic and no state log lists are left out: their maker died
-before it used them. `missing_blocks` reads every copy of every block.
+`lacking` reads metadata only. It checks that every bookie in a ledger's metadata is up with the same incarnation, and
+that closed ledgers have three bookies in each fragment. It ignores open ledgers that neither a topic nor a state log
+lists, because their creator died before it used them. `missing_blocks` reads every copy of every block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COPIES = 3
 
 
 async def lacking(store: MetadataStore) -> list[str]:
-    """A line for each ledger that lacks a copy."""
+    """Return a line for each ledger that lacks a copy."""
     up = {f"{one.uuid}:{one.incarnation}" for one in (await _up(store)).values()}
     listed = await orphans._listed(store)
     found = []
@@ -39,7 +39,7 @@ async def lacking(store: MetadataStore) -> list[str]:
 
 
 async def missing_blocks(store: MetadataStore) -> list[str]:
-    """A line for each copy of a closed ledger that its bookie does not have, or not wholly."""
+    """Return a line for each bookie that lacks blocks of a closed ledger's fragment which names it."""
     clients = {uuid: BookieClient(record.address) for uuid, record in (await _up(store)).items()}
     try:
         found = []
@@ -68,7 +68,7 @@ async def _missing(record: LedgerRecord, clients: dict[str, BookieClient]) -> li
 async def _read(
     client: BookieClient, bookie: BookieId, ledger_id: int, entry: int, last: int
 ) -> tuple[int, Status]:
-    """Read on from `entry`; the first that is not there, and what was said of it."""
+    """Read entries from `entry` to `last`. Return the first missing entry, and the status of its read."""
     status = Status.OK
     while entry <= last:
         answer = await client.ask(ReadRequest(bookie, ledger_id, entry, MIB))
@@ -91,7 +91,7 @@ async def _up(store: MetadataStore) -> dict[str, BookieRecord]:
 
 
 async def _ledgers(store: MetadataStore) -> AsyncIterator[LedgerRecord]:
-    """All but those that are being deleted."""
+    """Yield the records of all ledgers except those that are being deleted."""
     async for ledger_id in orphans.ledger_ids(store):
         path = paths.ledger(ledger_id)
         try:

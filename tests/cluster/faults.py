@@ -1,66 +1,68 @@
-"""The faults of the chaos test, who suffers them, and which may come together.
+"""Faults of the chaos test, their victims, and the rules for combining them.
 
-`Faults.deck` is a shuffled pack with each kind of fault once, so a run that is long enough has all of them. A kind
-draws its victims and its times from a random number generator of its own: they are the same from the same seed,
-whatever the machine does meanwhile. (When a process notices, and what it was just doing, is not.)
+`Faults.deck` contains each kind of fault once, in random order, so a run that is long enough has all of them. Each kind
+draws its victims and times from its own random number generator. So they depend only on the seed, not on the machine.
+(The reactions of processes do depend on it.)
 
-What may be asked of the cluster
---------------------------------
-Copies: 3, acknowledged by 2 (Qw = 3, Qa = 2). The log may lose an acknowledged block only when Qa bookies that hold it
-lose their disks before the first loss was repaired. So exactly one kind of event needs care, the loss of directories:
-before one, all must be whole again, that is every record names three bookies that are up (`whole`), and never do two
-come together. No other fault takes anything away for good: a killed bookie has its journal, a paused one and one
-behind a cut have their memory, a full one refuses, one without one of its directories does not start (it gets it
-back), and clocks are asked about nothing that decides what is kept. So those may come in any number and together; what
-two of them stop at the same time (two bookies of three away: no quorum) must only go on when they are over.
+Rules for combining faults
+--------------------------
+Ledgers have a write quorum of 3 and an ack quorum of 2. An acknowledged block may be lost only if both bookies of an
+ack quorum lose their disks before the first loss was repaired. So only the loss of directories needs care. Before such
+a loss, every ledger must have all its copies on three bookies that are up (`whole`), and a round has at most one loss.
 
-Without bookies there is one store, which never loses what it has answered; it may be slow, refuse, hang or be away, and
-whatever of that comes together is over at the end of the round.
+No other fault loses data permanently. A killed bookie keeps its journal. A paused bookie, or one behind a network cut,
+keeps its memory. A bookie with a full disk refuses blocks. A bookie that lacks one of its directories does not start,
+and later gets the directory back. Clocks decide nothing about data that must be kept. So these faults may be combined
+in any number. Work that two of them stop together (for lack of a quorum) must only resume when they are over.
 
-Two faults of one round have different victims, because what the timeline says of a fault should be true: a process
-that was killed cannot be continued by another fault. Cuts are of pairs and may be beside anything.
+Without bookies there is one object store, which never loses an acknowledged object. It may be slow, refuse, hang or be
+unreachable; all faults of a round are over at its end.
+
+Operators' mistakes lose no data either (`mistakes`): commands verify what they delete, a drained bookie leaves only
+when other bookies have its copies, and data written below a missing mount does not count as stored.
+
+Two faults of one round have different victims, so that the timeline stays true: for example, a fault must not resume a
+process that another fault has killed. Network cuts affect pairs of processes, and may be combined with any fault.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
+from .fault import Fault, Kind, some_time
+from .mistakes import Mistakes
 from .wired import CLIENT, Wired
 
-SHORT, LONG = (0.3, 0.9), (1.2, 2.5)
-"""Of a session: one that outlives the fault, and one that does not."""
 
-_SAID = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_SAID), _SAID)
-"""What a store says that has too much to do."""
+def _answer(status: bytes, code: bytes, message: bytes) -> bytes:
+    """Return an error response of S3."""
+    said = b"<Error><Code>%b</Code><Message>%b</Message></Error>" % (code, message)
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(said), said)
+
+
+BUSY = _answer(b"503 Slow Down", b"SlowDown", b"Please reduce your request rate.")
+"""Response of an overloaded store."""
+
+DENIED = _answer(b"403 Forbidden", b"AccessDenied", b"Access Denied")
+"""Response of a store after an operator has revoked a permission."""
+
+NO_BUCKET = _answer(b"404 Not Found", b"NoSuchBucket", b"The specified bucket does not exist")
+"""Response of a store whose bucket was deleted or renamed, or of a wrong endpoint."""
 
 FULL_S = 10.0
-"""How long a disk is full if its bookie does not mind."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """`act` begins it, waits, and ends it: afterwards the cluster owes everything again."""
-
-    name: str
-    victims: frozenset[str]
-    act: Callable[[], Awaitable[None]]
-    loses_disks: bool = False
-
-    def may_come_with(self, other: Fault) -> bool:
-        return not self.victims & other.victims and not (self.loses_disks and other.loses_disks)
-
-
-Kind = Callable[[Random], Fault]
+"""Time for which a disk stays full if the bookie does not notice it."""
 
 
 class Faults:
-    """`tell` gets a line for the timeline; `whole` waits until nothing lacks a copy. `only` these kinds, if any."""
+    """Kinds of faults for one cluster.
+
+    `tell` receives the lines of the timeline, `whole` waits until no ledger lacks a copy, and `is_wanted` selects kinds
+    by their names.
+    """
 
     def __init__(
         self,
@@ -68,15 +70,15 @@ class Faults:
         session_s: float,
         tell: Callable[[str], None],
         whole: Callable[[], Awaitable[None]],
-        only: Collection[str] = (),
+        is_wanted: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._cluster = cluster
         self._session_s = session_s
         self._tell = tell
         self._whole = whole
         self._kinds = self._of_brokers() | (self._of_bookies() if cluster.bookies else self._of_the_store())
-        if only:
-            self._kinds = {name: kind for name, kind in self._kinds.items() if name in only}
+        self._kinds |= Mistakes(cluster, session_s, tell).kinds()
+        self._kinds = {name: kind for name, kind in self._kinds.items() if is_wanted(name)}
 
     def _of_brokers(self) -> dict[str, Kind]:
         cluster = self._cluster
@@ -109,6 +111,8 @@ class Faults:
 
     def _of_the_store(self) -> dict[str, Kind]:
         cluster, network = self._cluster, self._cluster.network
+        if cluster.s3 is None:
+            return {}
         kinds: dict[str, Kind] = {
             "broker-store cut": lambda rng: self._cut(cluster.brokers, ["store"], rng),
             "store hangs": lambda rng: self._pause("store", rng),
@@ -117,6 +121,12 @@ class Faults:
             ),
             "store refuses": lambda rng: self._trouble(
                 "refuses", partial(network.turn_away, answer=BUSY), rng
+            ),
+            "store denies": lambda rng: self._trouble(
+                "denies access", partial(network.turn_away, answer=DENIED), rng
+            ),
+            "no bucket": lambda rng: self._trouble(
+                "has no such bucket", partial(network.turn_away, answer=NO_BUCKET), rng
             ),
         }
         if cluster.s3.keeps:
@@ -128,13 +138,13 @@ class Faults:
         return len(self._kinds)
 
     def deck(self, rng: Random) -> list[Fault]:
-        """One fault of each kind, in any order."""
+        """Return one fault of each kind, in random order."""
         names = list(self._kinds)
         rng.shuffle(names)
         return [self._kinds[name](Random(rng.getrandbits(64))) for name in names]
 
     def _some_time(self, rng: Random) -> float:
-        return rng.uniform(*rng.choice((SHORT, LONG))) * self._session_s
+        return some_time(rng, self._session_s)
 
     # -- processes -------------------------------------------------------------------------------------
 
@@ -187,7 +197,7 @@ class Faults:
         return Fault(what, frozenset({f"{one}/{other}"}), act)
 
     def _trouble(self, what: str, begin: Callable[[str, str], None], rng: Random) -> Fault:
-        """The store is so to all brokers. `begin`: to one of them."""
+        """Return a fault of the store that affects all brokers. `begin` begins it for one broker and the store."""
         brokers, network, away_s = self._cluster.brokers, self._cluster.network, self._some_time(rng)
 
         async def act() -> None:
@@ -243,7 +253,7 @@ class Faults:
             if not same_address:
                 await self._cluster.new_bookie(name)
             await self._cluster.up(name)
-            await self._cluster.until_gone(gone)  # else the next to lose its disks finds all whole too early
+            await self._cluster.until_gone(gone)  # else `whole` would still count the old bookie as up
             where = "the same address" if same_address else "another address"
             self._tell(f"{name} is up as a new bookie at {where}")
 

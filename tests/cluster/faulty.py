@@ -1,20 +1,19 @@
-"""Runs `quire` on a machine whose wall clock and disks a test turns: `python faulty.py CONTROL COMMAND [FLAGS…]`.
+"""Runner of `quire` with a faulty wall clock and disks: `python faulty.py CONTROL COMMAND [FLAGS…]`.
 
-CONTROL is a small file that the test and the process both map, so a turn is felt at the next call:
+CONTROL is a small file that both the test and the process map into memory, so that a change affects the next call:
 
-    bytes   8   how far the wall clock is off, in ns, signed; the monotonic clock is never off
+    bytes   8   offset of the wall clock in ns, signed; the monotonic clock has no offset
             8   1: the disks are full
-       64 x 16  inode and number of a page that cannot be read; inode 0: none
+       64 x 16  inode and number of an unreadable page; inode 0: none
 
-What a full disk does here is what a filesystem does: `posix_fallocate` and writes beyond a file's end fail with
-ENOSPC, writes into room that a file has already go well, and `statvfs` tells that nothing is free. It does not reach
-LMDB, which grows its file from C.
+A full disk behaves as in a file system: `posix_fallocate` and writes beyond a file's end fail with ENOSPC, writes into
+allocated space succeed, and `statvfs` reports no free space. LMDB is not affected, because it grows its file in C.
 
-A read ends before a page that cannot be read, and fails with EIO where it begins with one. Who writes the page makes it
-good again, as a disk does that has sectors to spare.
+A read ends before an unreadable page, and fails with EIO if it begins with one. Writing the page makes it readable
+again, as on a disk with spare sectors.
 
-The process is the one that users run, by the same command: nothing in it knows of this file, which only stands between
-it and the operating system. `Control` is the test's side.
+The process runs the same command as users do. This module only patches functions of the operating system's interface.
+`Control` is the test's side of the file.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _PAGE_BYTES = 4096
 
 
 class Control:
-    """The file, mapped. With `create` it is made, all well."""
+    """Mapped control file. With `create`, it is created without faults."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if create:
@@ -60,17 +59,17 @@ class Control:
         _LAYOUT.pack_into(self._map, 0, self.clock_off_ns, is_full)
 
     def spoil(self, file: Path, offset: int) -> None:
-        """The page of the file around `offset` cannot be read any more."""
+        """Make the page around `offset` of the file unreadable."""
         place = next(place for place, inode, _ in self._pages() if not inode)
         _PAGE.pack_into(self._map, place, file.stat().st_ino, offset // _PAGE_BYTES)
 
     def spoiled(self, fd: int, offset: int, size_bytes: int) -> list[int]:
-        """Where, in this stretch of the file, the pages begin that cannot be read."""
+        """Return the offsets of the unreadable pages in a range of the file."""
         found = (page * _PAGE_BYTES for _, page in self._spoiled(fd, offset, size_bytes))
         return sorted(found)
 
     def written(self, fd: int, offset: int, size_bytes: int) -> None:
-        """All pages of the stretch are good again."""
+        """Make all pages in a range of the file readable."""
         for place, _ in self._spoiled(fd, offset, size_bytes):
             _PAGE.pack_into(self._map, place, 0, 0)
 
@@ -85,7 +84,7 @@ class Control:
 
 
 def turn_clock(control: Control) -> None:
-    """Let `time.time` and `time.time_ns` answer as the control says."""
+    """Patch `time.time` and `time.time_ns` to add the control's clock offset."""
     real_ns = time.time_ns
 
     def now_ns() -> int:
@@ -96,7 +95,7 @@ def turn_clock(control: Control) -> None:
 
 
 def fill_disk(control: Control) -> None:
-    """Let what needs new room fail while the control says so."""
+    """Patch the functions that allocate space to fail while the control's disk is full."""
     statvfs, allocate, write = os.statvfs, os.posix_fallocate, os.pwritev
 
     def room(fd: int, end: int) -> None:
@@ -106,7 +105,7 @@ def fill_disk(control: Control) -> None:
     def space(path: Any) -> os.statvfs_result:
         found = list(statvfs(path))
         if control.is_disk_full:
-            found[3] = found[4] = 0  # blocks free, and free for us
+            found[3] = found[4] = 0  # free blocks, and free blocks for unprivileged users
         return os.statvfs_result(found)
 
     def allocate_if_room(fd: int, offset: int, length: int) -> None:
@@ -122,7 +121,7 @@ def fill_disk(control: Control) -> None:
 
 
 def wear_disk(control: Control) -> None:
-    """Let pages be unreadable while the control says so."""
+    """Patch reads to fail at the control's unreadable pages, and writes to make pages readable again."""
     read, write = os.preadv, os.pwritev
 
     def read_up_to(fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""A real `quire local` that a test starts, and whose processes it kills, pauses and has started again."""
+"""Cluster `quire local` that a test starts, and whose processes it kills, pauses and restarts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ATTEMPT_S = 15.0
 
 
 class ClusterRaw(Raw):
-    """A raw connection to a broker through the gateway. It ends when the broker gives its consumer up."""
+    """Raw connection to a broker through the gateway. It ends when the broker closes its consumer."""
 
     @classmethod
     async def reach(cls, address: tuple[str, int], proxy_to: str = "") -> ClusterRaw:
-        """`ConnectionError`, `EOFError` or `TimeoutError` when that cannot be now."""
+        """Connect through the gateway at `address`. Raises `ConnectionError`, `EOFError` or `TimeoutError`."""
         async with asyncio.timeout(ATTEMPT_S):
             reader, writer = await asyncio.open_connection(*address)
             writer.write(commands.connect("raw", proxy_to_url=proxy_to))
@@ -49,7 +49,7 @@ class ClusterRaw(Raw):
             self._writer.transport.abort()
 
     async def owner(self, topic: str) -> str:
-        """`host:port` of the topic's broker."""
+        """Look up a topic, and return its broker's `host:port`."""
         async with asyncio.timeout(ATTEMPT_S):
             found = await self.ask(commands.ask_lookup, topic)
         if found.response == pb.CommandLookupTopicResponse.Failed:
@@ -58,7 +58,7 @@ class ClusterRaw(Raw):
 
 
 class Front:
-    """What clients see of a cluster: the addresses of its gateway."""
+    """Clients' view of a cluster: the addresses of its gateway."""
 
     def __init__(self, service_url: str, http_url: str) -> None:
         self.service_url = service_url
@@ -70,7 +70,7 @@ class Front:
         return host, int(port)
 
     async def owner(self, topic: str) -> str:
-        """`host:port` of the topic's broker."""
+        """Look up a topic, and return its broker's `host:port`."""
         asking = await ClusterRaw.reach(self.address)
         try:
             return await asking.owner(topic)
@@ -78,11 +78,14 @@ class Front:
             await asking.close()
 
     async def connect(self, topic: str) -> Raw:
-        """To the broker that owns the topic, through the gateway."""
+        """Connect through the gateway to the broker that owns the topic."""
         return await ClusterRaw.reach(self.address, await self.owner(topic))
 
     async def rest(self, method: str, path: str, body: object = None) -> Any:
-        """A REST call through the gateway; its JSON. Tried again while the cluster says "try again"."""
+        """Send a REST request through the gateway, and return the JSON of its response.
+
+        The request is retried while the cluster responds that it should be.
+        """
         async with asyncio.timeout(START_S):
             while True:
                 try:
@@ -102,7 +105,7 @@ class Front:
 
 
 class Cluster(Front):
-    """Brokers, bookies, ZooKeeper and a gateway as processes, in one data directory."""
+    """Cluster of processes with one data directory: brokers, bookies, ZooKeeper and a gateway."""
 
     def __init__(self, data: Path, **settings: str) -> None:
         self.data = data
@@ -126,7 +129,7 @@ class Cluster(Front):
         assert line.split() == ["ready", self.service_url, self.http_url], self.story()
 
     async def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Stop the cluster with SIGTERM, and return its exit code."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -136,18 +139,18 @@ class Cluster(Front):
             return await process.wait()
 
     def story(self, bytes_max: int = 1500) -> str:
-        """The ends of all logs."""
+        """Return the ends of all processes' logs."""
         logs = [self.log, *sorted((self.data / "logs").glob("*.log"))]
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-bytes_max:]}" for log in logs)
 
     # -- its processes ---------------------------------------------------------------------------------
 
     def pids(self, kind: str = "") -> dict[str, int]:
-        """Pids by name; of one kind only, when that is given."""
+        """Return the pids of the processes by name; if `kind` is given, only of this kind."""
         return {one["name"]: one["pid"] for one in self.processes() if kind in ("", one["kind"])}
 
     def at(self, address: str) -> str:
-        """The name of the process that listens on `host:port`."""
+        """Return the name of the process that listens on `address`, a `host:port`."""
         return next(one["name"] for one in self.processes() if any(address in url for url in one["urls"]))
 
     def processes(self) -> list[dict[str, Any]]:
@@ -156,7 +159,7 @@ class Cluster(Front):
 
     @property
     def brokers_url(self) -> str:
-        """Of all brokers, without the gateway."""
+        """URL of all brokers, without the gateway."""
         return str(self._told()["brokers_url"])
 
     def _told(self) -> dict[str, Any]:
@@ -167,7 +170,7 @@ class Cluster(Front):
         os.kill(self.pids()[name], number)
 
     async def restart_dead(self, *names: str) -> None:
-        """Have started again what was killed, and wait until `names` are up."""
+        """Restart the killed processes, and wait until the processes `names` are up."""
         before = self.pids()
         assert self._process is not None
         async with asyncio.timeout(START_S):
@@ -178,7 +181,7 @@ class Cluster(Front):
 
 @asynccontextmanager
 async def running(data: Path, **settings: str) -> AsyncIterator[Cluster]:
-    """A cluster for one test. Skips it where there is no Java or no PySpark."""
+    """Run a cluster for one test. Skip the test if Java or PySpark is not installed."""
     try:
         java(), classpath()
     except ConfigurationError as why:

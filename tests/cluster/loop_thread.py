@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own, for what must go on while a test is busy: the network between processes.
+"""Event loop in a thread of its own, for work that must continue while a test is busy, such as proxies.
 
-Whoever works there is touched by nobody else: `call` and `run` bring the work to the loop and the answer back.
+Objects of this loop are used only on it: `call` and `run` execute work on the loop, and return its result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs from its making until `stop`; a daemon, so a test that forgets it ends all the same."""
+    """Daemon thread with an event loop, which runs from its creation until `stop`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -23,7 +23,7 @@ class LoopThread:
         self._thread.start()
 
     def call(self, function: Callable[..., T], *arguments: object) -> T:
-        """What `function` answers on the loop. Blocks: for what is done in a moment and waits for nobody."""
+        """Call `function` on the loop, and return its result. The caller blocks, so the call must be short."""
         answer: Future[T] = Future()
 
         def work() -> None:
@@ -36,7 +36,7 @@ class LoopThread:
         return answer.result(timeout=10)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` on the loop, from another one."""
+        """Run `work` on this loop, and await its result on the caller's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def stop(self) -> None:

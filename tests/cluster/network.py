@@ -1,17 +1,16 @@
-"""The network between the processes of a cluster on one machine: every address that one tells another is a proxy's.
+"""Network between the processes of a cluster on one machine: every address that a process advertises is a proxy's.
 
     network = Network(lambda: {pid: name, …})
     address = await network.front("bookie-1", "127.0.0.1:4711")     # what bookie-1 advertises
-    network.cut("broker-1", "bookie-1")                             # nothing arrives, either way
-    network.cut_one_way("broker-1", "zookeeper")                    # the server hears nothing and can still be heard
+    network.cut("broker-1", "bookie-1")                             # nothing arrives in either direction
+    network.cut_one_way("broker-1", "zookeeper")                    # the server receives nothing, but can still send
     network.mend_all()
 
-All come from 127.0.0.1, so who connects to a proxy is asked of the kernel: the connecting port is an inode in
-`/proc/net/tcp`, and the process whose file it is has a pid, which has a name. A connection of nobody in the list is
-never cut.
+All connections come from 127.0.0.1, so the kernel is asked for the connecting process: `/proc/net/tcp` maps the port
+to an inode, and `/proc/PID/fd` shows which process has it open. A connection of an unknown process is never cut.
 
-All proxies live in a thread with an event loop of its own: what passes between the processes does not wait for a test
-that is busy.
+All proxies run in a thread with its own event loop, so that traffic between the processes does not wait for a test that
+is busy.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ STRANGER = "stranger"
 
 
 class Network:
-    """`names` tells the pids of now; it is asked from the network's thread."""
+    """Network of proxies. `names` returns the current processes' names by pid; the network's thread calls it."""
 
     def __init__(self, names: Callable[[], Mapping[int, str]]) -> None:
         self._names = names
         self._thread = LoopThread("network")
         self._proxies: list[Proxy] = []
         self._links: defaultdict[tuple[str, str], Link] = defaultdict(Link)
-        """By client and target; several addresses of one target share a link."""
+        """Links by (client, target). Several addresses of one target share a link."""
 
     async def front(self, target: str, address: str) -> str:
-        """Stand before `address` of the process `target`; where to connect instead."""
+        """Start a proxy for `address` of the process `target`, and return the proxy's address."""
         return await self._thread.run(self._front(target, address))
 
     async def _front(self, target: str, address: str) -> str:
@@ -61,26 +60,26 @@ class Network:
         for proxy in self._proxies:
             await proxy.stop()
 
-    # -- faults: done when these return ----------------------------------------------------------------
+    # -- faults, which are in effect when these return ---------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
-        """A cut cable: nothing arrives, connections stay open."""
+        """Cut the link in both directions, like a cable: nothing arrives, but connections stay open."""
         self._thread.call(self._cut, (one, other), (other, one))
 
     def cut_one_way(self, source: str, target: str) -> None:
-        """What `source` says does not reach `target`."""
+        """Cut the link in one direction: bytes from `source` do not reach `target`."""
         self._thread.call(self._cut, (source, target))
 
     def refuse(self, one: str, other: str) -> None:
-        """A firewall: connections are lost, and new ones refused."""
+        """Reset all connections and refuse new ones, like a firewall."""
         self._thread.call(lambda: [link.refuse() for link in self._between(one, other)])
 
     def turn_away(self, one: str, other: str, answer: bytes) -> None:
-        """A server that is busy: each request of the one to the other gets this answer. Those under way are lost."""
+        """Answer each HTTP request of `one` to `other` with `answer`. Requests in flight are lost."""
         self._thread.call(lambda: self._links[one, other].turn_away(answer))
 
     def slow(self, one: str, other: str, delay_s: float) -> None:
-        """Each way takes so much longer."""
+        """Add `delay_s` to both directions."""
         self._thread.call(lambda: [link.slow(delay_s) for link in self._between(one, other)])
 
     def mend(self, one: str, other: str) -> None:
@@ -104,12 +103,12 @@ class Network:
         return self._links[one, other], self._links[other, one]
 
     def _ways(self, source: str, target: str) -> Iterable[Direction]:
-        """All on which bytes go from `source` to `target`."""
+        """Return the directions in which bytes flow from `source` to `target`, whichever of them connected."""
         return self._links[source, target].requests, self._links[target, source].answers
 
 
 def owner_of(port: int, connected_to: int, names: Mapping[int, str]) -> str:
-    """The name of the process that connected from `port` to our `connected_to`, both on this machine."""
+    """Return the name of the process that connected from `port` to the proxy's port `connected_to`."""
     inode = _inode(port, connected_to)
     if inode is not None:
         for pid, name in names.items():
@@ -122,7 +121,7 @@ def _inode(port: int, connected_to: int) -> str | None:
     local, remote = f":{port:04X}", f":{connected_to:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         if local not in line:
-            continue  # there may be thousands
+            continue  # a quick test, because there may be thousands of lines
         fields = line.split()
         if fields[1].endswith(local) and fields[2].endswith(remote):
             return fields[9]
@@ -131,7 +130,7 @@ def _inode(port: int, connected_to: int) -> str | None:
 
 def _open_files(pid: int) -> Iterator[str]:
     folder = f"/proc/{pid}/fd"
-    with suppress(OSError):  # it has just ended
+    with suppress(OSError):  # the process has just ended
         for name in os.listdir(folder):
-            with suppress(OSError):  # it has just been closed
+            with suppress(OSError):  # the file has just been closed
                 yield os.readlink(f"{folder}/{name}")

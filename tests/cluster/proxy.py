@@ -1,19 +1,19 @@
-"""A TCP proxy that does what networks do: holds bytes back in one direction or both, delays them, drops connections.
+"""TCP proxy with the faults of networks: it holds back or delays bytes in either direction, and resets connections.
 
     proxy = Proxy("127.0.0.1:3181")
     address = await proxy.start()
-    proxy.answers.cut()         # what the target says does not arrive; the connection stays open, as with a cut cable
-    proxy.answers.mend()        # ... and now it does, in order
+    proxy.answers.cut()         # the target's bytes do not arrive; the connection stays open, as with a cut cable
+    proxy.answers.mend()        # now they arrive, in order
     proxy.requests.delay_s = 0.3
-    proxy.reset()               # every connection is lost, new ones are taken
+    proxy.reset()               # every connection is lost, new ones are accepted
 
-A `Link` is what all connections of one pair of processes go through, one `Direction` each way. A proxy has one link,
-unless it is told how to find that of a new connection (`link_of`, by the connecting end's address): then two clients of
-one target are cut off from it one by one.
+All connections of a pair of processes share a `Link`, which has a `Direction` each way. A proxy has one link, unless
+`link_of` finds the link of a new connection by its client's address. Then each client of a target can be cut off by
+itself.
 
-What is cut is not lost: TCP sends it again when the cable is mended. That a connection ended is news like any other, so
-it waits for the cable, too. The proxy reads no more than a little ahead of what it may pass on, so back-pressure goes
-through it. One thing is unlike a network: to connect succeeds while the way is cut, only nothing is ever answered.
+Bytes are not lost by a cut, because TCP retransmits them after it. The end of a connection is also held back by a cut.
+The proxy reads only a little more than it can forward, so it passes on back-pressure. It differs from a real network in
+one respect: a connection can be opened during a cut, but gets no response.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Direction:
-    """One way through a link, for all its connections."""
+    """One direction of a link, shared by all its connections."""
 
     def __init__(self) -> None:
         self.delay_s = 0.0
-        """Between arrival and departure of each piece; pieces do not overtake each other."""
+        """Delay between the arrival and the forwarding of each piece. Pieces keep their order."""
         self.is_cut = False
         self.ends: set[_End] = set()
-        """Those that what comes in through them leaves this way."""
+        """Sockets whose received bytes are forwarded in this direction."""
         self._mended = asyncio.Event()
         self._mended.set()
 
@@ -58,9 +58,10 @@ class Direction:
 
 
 class Link:
-    """Both ways between one client and one target. `refuses`: its connections are lost at once, also new ones.
+    """Both directions between one client and one target.
 
-    `answer`: what comes back on each new connection instead of the target's words; the target hears nothing.
+    If `refuses`, new connections are reset at once. If `answer` is not empty, new connections get it as the response
+    to their first request, which does not reach the target.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Link:
         self.answer = b""
 
     def cut(self) -> None:
-        """Both ways."""
+        """Cut both directions."""
         self.requests.cut()
         self.answers.cut()
 
@@ -79,12 +80,12 @@ class Link:
         self.reset()
 
     def turn_away(self, answer: bytes) -> None:
-        """Answer every request so, as a server that is busy; those under way hear nothing."""
+        """Answer every request with `answer`, like a busy server. Reset existing connections."""
         self.answer = answer
         self.reset()
 
     def slow(self, delay_s: float) -> None:
-        """Both ways."""
+        """Set the delay of both directions."""
         self.requests.delay_s = self.answers.delay_s = delay_s
 
     def mend(self) -> None:
@@ -95,27 +96,27 @@ class Link:
         self.answers.mend()
 
     def reset(self) -> None:
-        """Lose every connection."""
+        """Reset every connection."""
         for end in (*self.requests.ends, *self.answers.ends):
             end.abort()
 
 
 class _End(asyncio.Protocol):
-    """One socket of a connection; what it receives leaves through `other`, by way of `way`."""
+    """One of a connection's two sockets. Its received bytes are sent to the socket `other`, by the direction `way`."""
 
     def __init__(self, way: Direction) -> None:
         self._way = way
         self._waiting: deque[tuple[float, bytes]] = deque()
-        """With the time at which each piece is due; an empty one is the end of the connection."""
+        """Received pieces, each with the time at which it is due. An empty piece is the end of the connection."""
         self._waiting_bytes = 0
         self._is_full = False
-        """The other end takes nothing now."""
+        """True while the send buffer of the other socket is full."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.other: _End | None = None
         self.transport: asyncio.Transport | None = None
 
-    # -- from this socket ------------------------------------------------------------------------------
+    # -- received from this socket ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -139,7 +140,7 @@ class _End(asyncio.Protocol):
         if self.other is not None:
             self.other.set_full(False)
 
-    # -- to the other one ------------------------------------------------------------------------------
+    # -- forwarded to the other socket -----------------------------------------------------------------
 
     def join(self, other: _End) -> None:
         self.other = other
@@ -150,7 +151,7 @@ class _End(asyncio.Protocol):
         self.look()
 
     def look(self) -> None:
-        """Pass on what may go, and read on if there is room."""
+        """Forward all pieces that are due, and resume reading if the buffer allows it."""
         assert self.transport is not None
         may_pass = self.other is not None and not self._way.is_cut and not self._is_full
         while may_pass and self._waiting and self._waiting[0][0] <= self._loop.time():
@@ -185,7 +186,7 @@ class _End(asyncio.Protocol):
 
 
 def _abort(transport: asyncio.Transport) -> None:
-    """So that the peer's socket hears of an error, not of an end."""
+    """Close a connection with a TCP reset, so that the peer gets an error instead of the end of the stream."""
     open_socket = transport.get_extra_info("socket")
     if open_socket.fileno() >= 0:
         open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
@@ -193,7 +194,7 @@ def _abort(transport: asyncio.Transport) -> None:
 
 
 class Proxy:
-    """`target` is `host:port`; it need not listen yet."""
+    """Proxy to `target`, a `host:port`, which need not listen yet."""
 
     def __init__(self, target: str, link_of: Callable[[tuple[str, int]], Link] | None = None) -> None:
         host, _, port = target.rpartition(":")
@@ -217,7 +218,7 @@ class Proxy:
         return self.link.answers
 
     async def start(self) -> str:
-        """Listen; the address to connect to instead of the target's."""
+        """Start listening, and return the address that replaces the target's."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
@@ -232,21 +233,21 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Both ways."""
+        """Cut both directions."""
         self.link.cut()
 
     def mend(self) -> None:
         self.link.mend()
 
     def reset(self) -> None:
-        """Lose every connection."""
+        """Reset every connection."""
         self.link.reset()
 
     def _accept(self) -> asyncio.Protocol:
         return _Accepted(self)
 
     def accepted(self, transport: asyncio.Transport) -> asyncio.Protocol | None:
-        """The connecting end of a new connection; None when it is refused."""
+        """Return the protocol of a new client's socket; None if the connection is refused."""
         self.connections += 1
         link = self._link_of(transport.get_extra_info("peername"))
         if link.refuses:
@@ -275,7 +276,7 @@ class Proxy:
 
 
 class _Accepted(asyncio.Protocol):
-    """A connection whose link is found when it is there; then its end takes over."""
+    """Protocol of a connection until its link is known; then it is replaced by the protocol of its socket."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -288,7 +289,7 @@ class _Accepted(asyncio.Protocol):
 
 
 class _TurnedAway(asyncio.Protocol):
-    """An HTTP client whose request gets an answer that nobody thought about. It is the client who hangs up."""
+    """Connection of an HTTP client whose request gets a fixed response. The client closes the connection."""
 
     def __init__(self, transport: asyncio.Transport, answer: bytes) -> None:
         self._transport = transport

@@ -1,10 +1,10 @@
-"""An S3 server of its own process for tests: versitygw over a directory where it is installed, else moto in memory.
+"""S3 server process for tests: versitygw over a directory if it is installed, else moto in memory.
 
     store = S3(folder, port)
     child = Child("store", "store", store.command(), log, store.answers)
-    store.url("127.0.0.1:4711")        # by way of a proxy
+    store.url("127.0.0.1:4711")        # through a proxy
 
-versitygw can be killed and started again, for its objects are files; what moto has goes with its process.
+versitygw can be killed and restarted, because its objects are files. moto's objects are lost with its process.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 
 
 def versitygw() -> str | None:
-    """The program, by the path or where Go puts it. `QUIRE_TEST_S3=moto` hides it."""
+    """Return the program from the PATH, or from Go's directory; None with `QUIRE_TEST_S3=moto`."""
     if os.environ.get("QUIRE_TEST_S3") == "moto":
         return None
     return shutil.which("versitygw") or shutil.which("versitygw", path=str(Path.home() / "go/bin"))
 
 
 class S3:
-    """A server for the objects in `folder`, and its only bucket."""
+    """S3 server for the objects in `folder`, with one bucket."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
         self.port = port
         self._program = versitygw()
         self.keeps = self._program is not None
-        """Whether objects outlive the process."""
+        """True if objects survive the end of the process."""
 
     def command(self) -> list[str]:
         (self._folder / BUCKET).mkdir(parents=True)
@@ -57,11 +57,11 @@ class S3:
         ]
 
     async def answers(self) -> bool:
-        """Whether it is up; then it has the bucket."""
+        """Return whether the server is up and has the bucket."""
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> bool:
-        method = "GET" if self.keeps else "PUT"  # moto takes requests that nobody signed
+        method = "GET" if self.keeps else "PUT"  # moto accepts unsigned requests, and so creates the bucket
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=5):
@@ -72,5 +72,5 @@ class S3:
             return False
 
     def url(self, address: str, prefix: str = "cluster") -> str:
-        """Of the store, reached at `address`."""
+        """Return the URL of the store at `address`."""
         return f"s3://{BUCKET}/{prefix}?endpoint=http://{address}&access_key={ACCESS_KEY}&secret_key={SECRET_KEY}"

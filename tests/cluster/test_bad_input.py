@@ -75,7 +75,7 @@ def test_a_chroot_without_a_cluster(kind: str, metadata: str) -> None:
     code, sentence = quire(kind, *FREE, "--metadata", metadata)
     assert code == 2
     assert sentence.startswith(
-        f"there is no cluster at {metadata}: name the address and chroot that its bookies"
+        f"there is no cluster at {metadata}: use the same address and chroot as the bookies"
     )
 
 
@@ -100,12 +100,12 @@ def test_a_cluster_of_one_bookie_says_what_it_lacks_and_refuses_what_cannot_be(
         stack.enter_context(running(log, "bookie", *begin, *places(tmp_path / "bookie")))
         service, http = stack.enter_context(running(log, "broker", "--metadata", metadata))
 
-        lack = "1 of 1 bookies take writes and 2 must acknowledge; start more bookies or free disk space"
+        lack = "1 of 1 bookies accept writes, the ack quorum is 2; start more bookies or free disk space"
         tell = partial(quire, "produce", "t", "--service-url", service, given="hello\n")
         pool = stack.enter_context(ThreadPoolExecutor())
         publishing = pool.submit(tell)  # the broker tries for a while by itself
         code, sentence = quire("broker", *FREE, "--metadata", metadata, "--advertise", service)
-        assert code == 2 and sentence.endswith("give each broker an --advertise of its own")
+        assert code == 2 and sentence.endswith("give each broker a different --advertise address")
         code, sentence = publishing.result()
         assert (code, lack in sentence) == (4, True), sentence
         assert quire("topics", "stats", "t", "--admin-url", http) == (4, lack)
@@ -114,7 +114,7 @@ def test_a_cluster_of_one_bookie_says_what_it_lacks_and_refuses_what_cannot_be(
         status, sentence = post(f"{http}/admin/v2/namespaces/public/default/persistence", quorums)
         assert status == 400
         assert (
-            "ensemble 5 and write quorum 3 must be equal" in sentence and "give both the number" in sentence
+            "ensemble 5 and write quorum 3 must be equal" in sentence and "set both to the number" in sentence
         )
 
 

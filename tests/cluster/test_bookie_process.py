@@ -166,7 +166,7 @@ async def test_an_address_that_another_bookie_holds_is_refused_in_one_sentence(c
     await second.begin()
     code, told = await second.ends()
     assert code == 2
-    assert told.splitlines()[-1].endswith("give each bookie an address of its own with --advertise")
+    assert told.splitlines()[-1].endswith("give each bookie its own address with --advertise")
 
 
 async def test_a_bookie_that_slept_beyond_its_session_is_seen_again(cluster: Cluster) -> None:

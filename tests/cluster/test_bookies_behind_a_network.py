@@ -23,6 +23,7 @@ from quire.bookie.storage import Storage
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers, LedgerWriter
+from quire.ledger.parts import Home
 from quire.ledger.settings import LedgerSettings
 from quire.metadata import paths
 from quire.metadata.open import open_store
@@ -105,7 +106,7 @@ class Network:
             SystemClock(),
             Random(1),
             LedgerSettings(),
-            rack=rack,
+            home=Home(rack=rack),
             quarantine_s=quarantine_s,
         )
         self._directories.append(directory)
@@ -284,7 +285,7 @@ async def test_a_slow_bookie_is_left_before_it_fills_the_memory(network: Network
     slow.proxy.answers.cut()
     await publisher.until(lambda: str(slow.bookie) not in ensemble(writer))
     await publisher.more(100)
-    assert ledgers.bytes_lagging < 2 * MIB and writer.bytes_pending < 2 * MIB
+    assert ledgers.lag.bytes < 2 * MIB and writer.core.bytes_pending < 2 * MIB
     assert publisher.slowest_s < PUBLISH_MAX_S
     again = await ledgers.create("test", Listener())
     assert str(slow.bookie) not in ensemble(again), "in quarantine"

@@ -1,10 +1,10 @@
 """A cluster under load suffers everything a cluster can: nothing acknowledged is lost, nothing comes back, all mends.
 
 Processes that die and hang, networks that are cut (both ways, one way, refusing), clocks that jump, disks that are
-full, lost or missing: `faults` has them all, who suffers them, and why no two come together that may cost an
-acknowledged message. Stock producers and a stock consumer live through it, behind the gateway and without it;
-subscriptions that must prove something are followed over raw connections, whose every acknowledgement is answered. In
-the end:
+full, lost or missing, operators who mistype, unmount and delete: `faults` has them all, who suffers them, and why no
+two come together that may cost an acknowledged message. Stock producers and a stock consumer live through it, behind
+the gateway and without it; subscriptions that must prove something are followed over raw connections, whose every
+acknowledgement is answered. In the end:
 
 - every acknowledged message is there, in its producer's order, without a gap;
 - where duplicates are dropped, each is there once;
@@ -26,7 +26,7 @@ import asyncio
 import os
 import time
 import urllib.error
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from random import Random, SystemRandom
@@ -62,8 +62,30 @@ EMPTY_S = 150.0
 LOOK_S = 5.0
 """Between two looks at the whole bucket: what brokers say to ZooKeeper goes through this process, too."""
 
-QUICK = ("broker paused", "broker-store cut", "store hangs", "store slow", "store refuses")
-"""Two of these and a kill are what a cluster without bookies suffers when time is short."""
+IS_LONG = SECONDS > 45
+
+QUICK = (
+    "broker paused",
+    "broker-store cut",
+    "store hangs",
+    "store slow",
+    "store refuses",
+    "store denies",
+    "no bucket",
+)
+"""Two of these, a kill and one of `MISTAKES` are what a cluster without bookies suffers when time is short."""
+
+MISTAKES = ("mistyped broker", "logs scrubbed", "log closed")
+MISTAKES_WITH_BOOKIES = (
+    "mistyped broker",
+    "mistyped bookie",
+    "mistyped gateway",
+    "missing mount",
+    "orphans deleted",
+    "drain taken back",
+    "drain without zookeeper",
+)
+"""One of them comes when time is short."""
 
 NAMESPACE = "persistent://public/default"
 NUMBERED = "persistent://public/numbered/topic"
@@ -75,9 +97,11 @@ class Story:
 
     session_s = SESSION_S
 
-    def __init__(self, cluster: Wired, rng: Random, only: Collection[str] = ()) -> None:
+    def __init__(
+        self, cluster: Wired, rng: Random, is_wanted: Callable[[str], bool] = lambda _: True
+    ) -> None:
         self.cluster = cluster
-        self.only = only
+        self.is_wanted = is_wanted  # a kind of fault, by its name
         self.rng = rng  # for faults only: they are the same again from the same seed
         choices = Random(rng.random())
         self.began = time.monotonic()
@@ -162,7 +186,7 @@ class Story:
 
     async def rounds(self, seconds: float) -> None:
         """Faults, alone and in pairs, until the time is over and each kind has been there."""
-        faults = Faults(self.cluster, self.session_s, self.tell, self.whole, self.only)
+        faults = Faults(self.cluster, self.session_s, self.tell, self.whole, self.is_wanted)
         upcoming = _rounds(faults, self.rng)
         while time.monotonic() - self.began < seconds or self.faults < faults.count:
             now = next(upcoming)
@@ -302,12 +326,10 @@ async def test_nothing_is_lost_whatever_happens_to_the_processes_of_a_cluster(tm
     bookies = rng.choice((3, 4))
     print(f"QUIRE_CHAOS_SEED={SEED} QUIRE_CHAOS_SECONDS={SECONDS:.0f}: {bookies} bookies", flush=True)
     async with wired(tmp_path / "cluster", bookies=bookies, session_s=SESSION_S) as cluster:
-        story = Story(cluster, rng)
-        await story.begin()
-        await story.progress()
-        await story.rounds(SECONDS)
-        await story.end()
-        story.tell(f"{story.faults} faults, nothing lost")
+        mistake = rng.choice(MISTAKES_WITH_BOOKIES)
+        left_out = set() if IS_LONG else {*MISTAKES_WITH_BOOKIES} - {mistake}
+        story = Story(cluster, rng, lambda name: name not in left_out)
+        await _live(story, SECONDS)
 
 
 @pytest.mark.chaos
@@ -316,10 +338,24 @@ async def test_nothing_is_lost_whatever_happens_to_brokers_and_their_bucket(tmp_
     rng = Random(SEED)
     print(f"QUIRE_CHAOS_SEED={SEED} QUIRE_CHAOS_SECONDS={SECONDS:.0f}: no bookies", flush=True)
     async with wired(tmp_path / "cluster", bookies=0, session_s=DisklessStory.session_s) as cluster:
-        is_long = SECONDS > 45
-        story = DisklessStory(cluster, rng, () if is_long else ("broker killed", *rng.sample(QUICK, 2)))
-        await story.begin()
-        await story.progress()
-        await story.rounds(SECONDS if is_long else 0)
-        await story.end()
-        story.tell(f"{story.faults} faults, nothing lost")
+        few = {"broker killed", *rng.sample(QUICK, 2), rng.choice(MISTAKES)}
+        story = DisklessStory(cluster, rng, lambda name: IS_LONG or name in few)
+        await _live(story, SECONDS if IS_LONG else 0)
+
+
+@pytest.mark.skipif(not IS_LONG, reason="the short form has a bucket")
+@pytest.mark.chaos
+@pytest.mark.timeout(300 + 4 * SECONDS)
+async def test_nothing_is_lost_whatever_happens_to_brokers_and_their_directory(tmp_path: Path) -> None:
+    print(f"QUIRE_CHAOS_SEED={SEED} QUIRE_CHAOS_SECONDS={SECONDS:.0f}: a directory", flush=True)
+    session_s = DisklessStory.session_s
+    async with wired(tmp_path / "cluster", bookies=0, session_s=session_s, is_directory=True) as cluster:
+        await _live(DisklessStory(cluster, Random(SEED)), SECONDS)
+
+
+async def _live(story: Story, seconds: float) -> None:
+    await story.begin()
+    await story.progress()
+    await story.rounds(seconds)
+    await story.end()
+    story.tell(f"{story.faults} faults, nothing lost")

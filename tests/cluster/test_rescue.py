@@ -12,9 +12,12 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from quire.cli.processes import Child
+from quire.identity.copies import FOLDER
+from quire.identity.marker import NAME
+from quire.metadata.cluster import read_cluster
 from quire.metadata.open import open_store
 from quire.objects.open import open_store as open_archive
+from quire.process.child import Child
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.testing.zookeeper_server import free_port
@@ -36,8 +39,7 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         kind = getattr(request, "param", "file")
         url = await parts.enter_async_context(bucket(kind, tmp_path))
         made.broker_flags = {"archive-lag-ms": "1s", "archive": url}
-        for name in (*BOOKIES, *SERVING):
-            await made.run(name, None)
+        await made.run_all((*BOOKIES, *SERVING))
         yield made
 
 
@@ -108,9 +110,10 @@ async def archive(cluster: MixedCluster, topic: str) -> None:
 
 
 async def copy_metadata(cluster: MixedCluster) -> str:
-    """As the coordinator does every ten minutes; the copy's name."""
+    """Copy as the coordinator does every ten minutes, and return the copy's name."""
     store, objects = await open_store(f"{cluster.zookeeper.url}/quire"), open_archive(archive_url(cluster))
-    name = await metadata_copy.put(objects, await metadata_copy.take(store, SystemClock().now_ms()))
+    record = await metadata_copy.number_copy(store, objects, (await read_cluster(store)).uuid)
+    name = await metadata_copy.put(objects, await metadata_copy.take(store, SystemClock().now_ms()), record)
     await objects.close()
     await store.close()
     return name
@@ -119,7 +122,7 @@ async def copy_metadata(cluster: MixedCluster) -> str:
 async def forget_later(cluster: MixedCluster, copy: str) -> None:
     """Delete the copies that a coordinator took after this one."""
     objects = open_archive(archive_url(cluster))
-    for info in await objects.list(metadata_copy.PREFIX):
+    for info in await objects.list(FOLDER):
         if info.name > copy:
             await objects.delete(info.name)
     await objects.close()
@@ -193,20 +196,18 @@ async def test_all_that_was_acknowledged_is_read_again(cluster: MixedCluster) ->
     assert ran.code == 0 and "nothing was begun yet" in ran.err
     ran = await rescue(cluster)
     assert ran.code == 4 and "no bookie is up: start all bookies" in ran.err
-    with pytest.raises(Unavailable, match="is being rebuilt"):
+    with pytest.raises(Unavailable, match="are being rebuilt"):
         await cluster.run("broker-1", None)
-    for name in BOOKIES:
-        await cluster.run(name, None)
+    await cluster.run_all(BOOKIES)
     ran = await rescue(cluster, "--dry-run")
     assert ran.code == 0 and "dry run: nothing was written" in ran.out, ran.err
     done = (await rescue(cluster, "--json")).json
     assert done["is_done"] and not done["lost"], done
     assert done["messages"] == 120 + 50 + 30
     ran = await rescue(cluster)
-    assert ran.code == 2 and "nothing is rebuilt over it" in ran.err
+    assert ran.code == 2 and "a rescue must not overwrite" in ran.err
 
-    for name in SERVING:
-        await cluster.run(name, None)
+    await cluster.run_all(SERVING)
     await serves_all(cluster, parts, late=50)
     await asyncio.to_thread(publish, cluster, PARTED, range(30, 40))
     await archive(cluster, LATE)
@@ -218,23 +219,26 @@ async def test_without_a_copy_and_with_a_bookie_missing(cluster: MixedCluster) -
     await fill(cluster)
     await asyncio.to_thread(publish, cluster, LATE, range(50))
     await lose_zookeeper(cluster)
-    shutil.rmtree(Path(archive_url(cluster).removeprefix("file://")) / "metadata", ignore_errors=True)
-
+    folder = Path(archive_url(cluster).removeprefix("file://"))
+    shutil.rmtree(folder / "metadata", ignore_errors=True)
+    ran = await rescue(cluster, "--cluster", "5f0e0b3c-8d0a-4a6e-9a55-0f5f7f1f7a11")
+    assert ran.code == 2 and "belongs to cluster" in ran.err
+    (folder / NAME).unlink()  # as an archive from before there were markers
     ran = await rescue(cluster)
-    assert ran.code == 2 and "name it with --cluster" in ran.err
+    assert ran.code == 2 and "give it with --cluster" in ran.err
     with pytest.raises((Unavailable, ConfigurationError), match=r"belongs to cluster (\S+)") as refused:
         await cluster.run("bookie-1", None)
     identity = str(refused.value).partition("belongs to cluster ")[2].split(":")[0]
     assert (await rescue(cluster, "--cluster", identity)).code == 4
+    assert (folder / NAME).exists()
     await cluster.run("bookie-1", None)
     ran = await rescue(cluster)
     assert ran.code == 4 and "as many as the ack quorum" in ran.out, ran.err
     await cluster.run("bookie-2", None)
     ran = await rescue(cluster)
     assert ran.code == 0, ran.out + ran.err
-    assert "missing bookie: " in ran.out and "parted gets 3 partitions" in ran.out
-    for name in SERVING:
-        await cluster.run(name, None)
+    assert "missing bookie: " in ran.out and "parted is restored with 3 partitions" in ran.out
+    await cluster.run_all(SERVING)
     assert await asyncio.to_thread(read, cluster, ARCHIVED) == list(range(100))
     assert await asyncio.to_thread(read, cluster, LATE) == list(range(50))
     await cluster.run("bookie-3", None)

@@ -12,18 +12,18 @@ import aiohttp
 import pulsar
 import pytest
 
-from quire.cli.bookie import bookie
-from quire.cli.bookie import load as load_bookie
-from quire.cli.broker import broker
-from quire.cli.broker import load as load_broker
-from quire.cli.gateway import GatewaySettings, gateway
-from quire.cli.settings import Given
 from quire.client import EARLIEST, Client
 from quire.ledger.bookie_client import BookieClient
 from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.records import BookieRecord, BrokerRecord, decode
 from quire.metadata.zookeeper import ZooKeeperStore
+from quire.process.bookie import KINDS, bookie
+from quire.process.broker import broker
+from quire.process.broker import load as load_broker
+from quire.process.gateway import KINDS as GATEWAY_KINDS
+from quire.process.gateway import gateway
+from quire.process.settings import Given
 from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.tls import ClientTls
 from quire.security.certs import Authority
@@ -109,18 +109,14 @@ async def cluster(
     flags = {**common, **places, **SMALL, "listen": "127.0.0.1:0", "new_cluster": "true"}
     one = {"write_quorum": "1", "ack_quorum": "1", "namespace_bundles": "8"}
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(bookie(load_bookie(Given(flags, None))))
+        await stack.enter_async_context(bookie(Given(flags, None).load_all(KINDS)))
         brokers = []
         for _ in range(2):
             free = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0"}
             loaded = load_broker(Given({**common, **one, **free}, None))
             brokers.append(await stack.enter_async_context(broker(loaded)))
-        front = GatewaySettings(
-            metadata=metadata,
-            security=str(of_gateway or security),
-            listen="127.0.0.1:0",
-            http="127.0.0.1:0",
-        )
+        at = {"security": str(of_gateway or security), "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+        front = Given({"metadata": metadata, **at}, None).load_all(GATEWAY_KINDS)
         yield brokers, await stack.enter_async_context(gateway(front))
 
 
@@ -183,7 +179,7 @@ async def test_with_all_plain_ports_closed(secure_zookeeper: str, certs: Path, t
                 assert (await answer.text()).count("quire_serving_tls_handshakes_total{") == 2
 
         strange = await open_store(metadata, node(certs).context)
-        with pytest.raises(ConfigurationError, match="ZooKeeper forbids"):
+        with pytest.raises(ConfigurationError, match="ZooKeeper denies access"):
             await strange.children(paths.BROKERS)
         await strange.close()
         login = load(str(certs / "closed.toml")).metadata.login

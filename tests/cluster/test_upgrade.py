@@ -121,8 +121,7 @@ def deduplicate(cluster: MixedCluster) -> None:
 
 @pytest.mark.chaos
 async def test_members_are_restarted_in_turn(cluster: MixedCluster) -> None:
-    for name in MEMBERS:
-        await cluster.run(name, None)
+    await cluster.run_all(MEMBERS)
     await under_traffic(cluster, None)
 
 
@@ -131,8 +130,7 @@ async def test_members_of_two_versions_serve_together_up_and_down(
     cluster: MixedCluster, tmp_path: Path
 ) -> None:
     older = neighbour(tmp_path / "older")
-    for name in MEMBERS:
-        await cluster.run(name, older)
+    await cluster.run_all(MEMBERS, older)
     await under_traffic(cluster, None, older)
 
 

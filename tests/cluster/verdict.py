@@ -1,4 +1,4 @@
-"""What must be true of a topic after whatever happened to a cluster."""
+"""Checks of a topic's messages after faults of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ TRIES = 10
 async def read(
     cluster: Front, topic: str, partitions: int = 0, record: Record = unrecorded
 ) -> list[list[int]]:
-    """The numbers of all messages in each partition of the topic (0: it has none), in order."""
+    """Return the numbers of all messages in each partition of the topic, in order.
+
+    `partitions` is 0 for an unpartitioned topic, which has one list.
+    """
     names = [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
     logs = []
     for name in names:
@@ -26,7 +29,7 @@ async def read(
 
 
 async def _read_one(cluster: Front, name: str) -> Log:
-    """From the beginning, again when the connection is lost: a machine that does much else loses sessions, too."""
+    """Read a topic from its beginning. Retry if the connection is lost, because a busy machine may lose sessions."""
     for attempt in range(TRIES):
         log = Log(name)
         try:
@@ -40,7 +43,7 @@ async def _read_one(cluster: Front, name: str) -> Log:
 
 
 def check(stream: Published, logs: list[list[int]]) -> set[int]:
-    """What must be true of a topic whose producer had a receipt for all it sent. Answers what is there."""
+    """Check a topic whose producer has receipts for all its messages. Return the numbers of the stored messages."""
     assert not stream.errors, stream.errors[:3]
     counts = Counter(number for log in logs for number in log)
     lost = sorted(stream.acknowledged - counts.keys())

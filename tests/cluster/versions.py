@@ -1,30 +1,32 @@
-"""Other versions of Quire, taken out of this repository's history, and a cluster whose members are of either."""
+"""Older version of Quire, from this repository's history, and clusters whose members have either version."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from quire.cli.processes import Child
+from quire.process.child import Child
 from quire.testing.zookeeper_server import ZooKeeperServer, free_port
 from tests.cluster.zookeeper import own_zookeeper
 
 REPOSITORY: Final = Path(__file__).parents[2]
 
 NEIGHBOUR: Final = "cbef5fcaf26a1767f151cf3d637b1800e41fc256"
-"""The version before this one, as long as no release has a tag."""
+"""Commit of the previous version, which is used until a release is tagged."""
 
 
 def neighbour(folder: Path) -> Path:
-    """The version before this one, as a path of modules. Skips the test where the clone has no history."""
+    """Unpack the previous version, and return its module path. Skip the test if the clone has no history."""
     commit = _git("describe", "--tags", "--abbrev=0", "HEAD~1").decode().strip() or NEIGHBOUR
     packed = _git("archive", commit)
     if not packed:
@@ -49,7 +51,10 @@ def _git(*words: str) -> bytes:
 
 
 class MixedCluster:
-    """ZooKeeper, bookies, brokers and two gateways. `modules` is the other version, None this one."""
+    """Cluster of ZooKeeper, bookies, brokers and two gateways, with mixed versions.
+
+    In its methods, `modules` is the module path of the other version; None means this version.
+    """
 
     def __init__(self, data: Path, zookeeper: ZooKeeperServer) -> None:
         self.data = data
@@ -61,16 +66,16 @@ class MixedCluster:
         self.service_url = "pulsar://" + ",".join(one["listen"] for one in self._gateways.values())
         self.http_url = f"http://{self._gateways['gateway-1']['http']}"
         self.members: dict[str, Child] = {}
-        self._metadata = f"{zookeeper.url}/quire?session_timeout=4s"
+        self.metadata = f"{zookeeper.url}/quire?session_timeout=4s"
         self.broker_flags: dict[str, str] = {}
-        """More of them, for brokers that are started from now on."""
+        """Additional flags for brokers that are started from now on."""
 
     async def run(self, name: str, modules: Path | None) -> None:
-        """Start `name`, `bookie-1` for one, in place of the one that there is, which is stopped first."""
+        """Start the member `name`, such as `bookie-1`. A running member of this name is stopped first."""
         if name in self.members:
             await self.members.pop(name).stop()
-        kind, flags = name.partition("-")[0], {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
-        flags["metadata"] = self._metadata
+        kind, flags = kind_of(name), {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+        flags["metadata"] = self.metadata
         if kind == "bookie":
             places = {
                 "journal": str(self.data / name / "journal"),
@@ -91,11 +96,25 @@ class MixedCluster:
         await child.start()
         self.members[name] = child
 
+    async def run_all(self, names: Iterable[str], modules: Path | None = None) -> None:
+        """Start several members, kind by kind.
+
+        Brokers are started one after another, because the first one may initialize the cluster; others concurrently.
+        """
+        for kind, some in groupby(names, key=kind_of):
+            if kind == "broker":
+                for name in some:
+                    await self.run(name, modules)
+            else:
+                await asyncio.gather(*(self.run(name, modules) for name in some))
+
     async def stop(self) -> None:
-        for name in sorted(
-            self.members, key=lambda one: ("gateway", "broker", "bookie").index(one.split("-")[0])
-        ):
-            await self.members[name].stop()
+        for kind in ("gateway", "broker", "bookie"):
+            await asyncio.gather(*(one.stop() for name, one in self.members.items() if kind_of(name) == kind))
+
+
+def kind_of(name: str) -> str:
+    return name.partition("-")[0]
 
 
 @asynccontextmanager

@@ -1,11 +1,11 @@
-"""A cluster of real processes with a network, clocks and disks that a test breaks.
+"""Cluster of real processes, whose network, clocks and disks a test can break.
 
-Each process runs the real command in `faulty`, and tells the others the address of a proxy before it (`network`), so
-every way between two of them can be cut. It is restarted by hand: what died stays dead until `up`. Without bookies the
-brokers keep everything in an S3 server, a process like the others (`s3`).
+Each process runs the real command under `faulty`, and advertises the address of a proxy (`network`), so that every
+connection between two processes can be cut. A process that died stays down until the test calls `up`. Without bookies,
+the brokers store all data in an S3 server, which is another process (`s3`).
 
-Sizes and delays are small, so that in a minute journals are recycled, segments sealed, archived and deleted, and a lost
-bookie is repaired.
+Sizes and delays are small. So within a minute journals are recycled, segments are sealed, archived and deleted, and a
+lost bookie's copies are repaired.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from quire.cli.local import _zookeeper_answers
-from quire.cli.processes import Child
 from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.records import BookieRecord, decode
 from quire.metadata.store import MetadataStore
+from quire.process.child import Child
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.testing import zookeeper_server
 from quire.testing.zookeeper_server import free_port
@@ -40,12 +42,12 @@ from .network import Network
 from .s3 import S3
 
 CLIENT = "client"
-"""This process: the stock clients and what the test itself asks."""
+"""Name of this process in the network: the stock clients, and the test's own requests."""
 
 BOOKIE = {
     "journal-segment-bytes": "16MiB",
     "journal-group-bytes-max": "8MiB",
-    "memtable-bytes": "30MiB",  # nearly a whole log, which a full disk must still take: so it is noticed early
+    "memtable-bytes": "30MiB",  # nearly an entry log's size; a full disk must still store it, so it is noticed early
     "entry-log-bytes": "32MiB",
     "disk-reserve-bytes": "1MiB",
     "flush-interval-ms": "500ms",
@@ -67,12 +69,41 @@ WAL = {
 }
 
 
-class Wired(Front):
-    """`bookies` 0: brokers, ZooKeeper and a bucket."""
+COMMAND_S = 300.0
+"""Time limit of a command. Giving up a WAL reads all its objects, one after another, from an S3 server in Python."""
 
-    def __init__(self, data: Path, *, bookies: int, brokers: int = 2, session_s: float = 2.0) -> None:
+
+class Ran(NamedTuple):
+    """Result of a command; `code` is its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Wired(Front):
+    """Cluster of processes behind proxies.
+
+    With `bookies` 0, brokers store WALs and archive in a bucket, or in a directory if `is_directory`.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        bookies: int,
+        brokers: int = 2,
+        session_s: float = 2.0,
+        is_directory: bool = False,
+    ) -> None:
         super().__init__("", "")
         self.data = data
+        self.s3: S3 | None = None
+        self.mount: Path | None = None
+        """Symbolic link to the directory of the objects. It simulates a mount, and a test can redirect it."""
+        self.flags: dict[str, dict[str, str]] = {}
+        self._is_directory = is_directory
+        self._commands = count(1)
         self.bookies = [f"bookie-{number}" for number in range(1, bookies + 1)]
         self.brokers = [f"broker-{number}" for number in range(1, brokers + 1)]
         self.network = Network(self.names)
@@ -84,7 +115,7 @@ class Wired(Front):
 
     @property
     def direct_url(self) -> str:
-        """The brokers themselves, for clients that use no gateway."""
+        """URL of the brokers, for clients that do not use the gateway."""
         return "pulsar://" + ",".join(self._addresses[name] for name in self.brokers)
 
     # -- life ------------------------------------------------------------------------------------------
@@ -93,7 +124,9 @@ class Wired(Front):
         self.data.mkdir()
         port = free_port()
         await self._start_zookeeper(port)
-        if not self.bookies:
+        if self.bookies or self._is_directory:
+            self._mount("archive" if self.bookies else "objects")
+        else:
             await self._start_s3(free_port())
         self.store: MetadataStore = await open_store(
             f"zk://127.0.0.1:{port}/quire?session_timeout={self._session_s}s"
@@ -120,7 +153,7 @@ class Wired(Front):
         await asyncio.gather(*map(self.up, names))
 
     def story(self, bytes_max: int = 2500) -> str:
-        """The ends of all logs."""
+        """Return the ends of all processes' logs."""
         logs = sorted((self.data / "logs").glob("*.log"))
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-bytes_max:]}" for log in logs)
 
@@ -141,8 +174,26 @@ class Wired(Front):
         self.bucket_url = self.s3.url(f"127.0.0.1:{port}")
         self._bucket_front = self.s3.url(await self.network.front("store", f"127.0.0.1:{port}"))
 
+    def _mount(self, name: str) -> None:
+        disk = self.data / f"{name}.disk"
+        disk.mkdir()
+        self.mount = self.data / name
+        self.lead(self.mount, disk)
+        self.bucket_url = self._bucket_front = f"file://{self.mount}"
+
+    def lead(self, mount: Path, folder: Path) -> None:
+        """Redirect the link `mount` to another folder atomically."""
+        link = mount.with_name(f"{mount.name}.link")
+        link.symlink_to(folder)
+        link.replace(mount)
+
+    @property
+    def stores(self) -> dict[str, str]:
+        """Flags of commands that access the metadata store and the WALs' object store directly."""
+        return {"metadata": self._metadata, "wal": self._bucket_front}
+
     async def new_bookie(self, name: str) -> None:
-        """A bookie of that name at an address that none had before; empty if its directories are."""
+        """Register a bookie `name` with a new address. It is a new bookie if its directories are empty."""
         folder = self.data / name
         listen, advertise = await self._front(name)
         self._addresses[name] = advertise
@@ -157,10 +208,10 @@ class Wired(Front):
             "advertise": f"pulsar://{advertise}",
             "http": http,
             "http-advertise": http_advertise,
-            "archive": f"file://{self.data / 'archive'}",
+            "archive": self._bucket_front,
         }
         if not self.bookies:
-            flags |= {"wal": self._bucket_front, "archive": self._bucket_front, **WAL}
+            flags |= {"wal": self._bucket_front, **WAL}
         self._quire(name, "broker", {**flags, **BROKER})
 
     async def _new_gateway(self) -> None:
@@ -169,17 +220,31 @@ class Wired(Front):
         self._quire("gateway", "gateway", {"listen": listen, "http": http})
 
     async def _front(self, name: str) -> tuple[str, str]:
-        """Where it listens, and where others reach it."""
+        """Start a proxy for process `name`; return the addresses that the process listens on and advertises."""
         listen = f"127.0.0.1:{free_port()}"
         return listen, await self.network.front(name, listen)
 
     def _quire(self, name: str, kind: str, flags: dict[str, str]) -> None:
-        control = self.data / f"{name}.control"
-        self.controls[name] = Control(control, create=True)
-        given = {"metadata": self._metadata, **flags}
-        words = [word for flag, value in given.items() for word in (f"--{flag}", value)]
-        # -P: the folder of these tests is no place to import from
-        self._add(name, kind, [sys.executable, "-P", faulty.__file__, str(control), kind, *words])
+        self.controls[name] = Control(self._control(name), create=True)
+        self.flags[name] = {"metadata": self._metadata, **flags}
+        self._add(name, kind, self._command(name, kind, self.flags[name]))
+
+    def _control(self, name: str) -> Path:
+        return self.data / f"{name}.control"
+
+    def _command(self, name: str, *words: str | dict[str, str]) -> list[str]:
+        """Return the command line of `quire WORDS` on the machine of `name`. A dictionary in `words` contains flags."""
+        given = [
+            part
+            for word in words
+            for part in (
+                [word]
+                if isinstance(word, str)
+                else [part for flag, value in word.items() for part in (f"--{flag}", value)]
+            )
+        ]
+        # -P: do not import modules from the directory of these tests
+        return [sys.executable, "-P", faulty.__file__, str(self._control(name)), *given]
 
     def _add(
         self, name: str, kind: str, argv: list[str], answers: Callable[[], Awaitable[bool]] | None = None
@@ -193,7 +258,7 @@ class Wired(Front):
         return host, int(port)
 
     def names(self) -> dict[int, str]:
-        """Who is who, by pid."""
+        """Return the names of the running processes by pid."""
         running = ((child.process, name) for name, child in list(self._children.items()) if child.is_running)
         found = {process.pid: name for process, name in running if process is not None}
         return {os.getpid(): CLIENT, **found}
@@ -205,19 +270,42 @@ class Wired(Front):
         self.signal(name, signal.SIGKILL)
         await self._children[name].wait()
 
-    async def refused(self, name: str) -> str:
-        """Start what must not start; the sentence that it said last."""
+    async def refused(self, name: str, **flags: str) -> str:
+        """Try to start process `name` with changed flags. It must refuse; return its last error."""
+        child = self._children[name]
+        argv = self._command(name, child.kind, self.flags[name] | flags)
+        attempt = Child(name, child.kind, argv, child.log)
         try:
-            await self._children[name].start()
+            await attempt.start()
         except Unavailable as why:
-            await self._children[name].wait()
+            await attempt.stop()
             return str(why)
-        raise AssertionError(f"{name} has started")
+        await attempt.stop()
+        raise AssertionError(f"{name} has started with {flags}")
+
+    async def operate(self, *words: str, ahead_s: float = 0.0, **flags: str) -> Ran:
+        """Run a command on an operator's machine, whose wall clock is `ahead_s` ahead."""
+        name = f"operator-{next(self._commands)}"
+        Control(self._control(name), create=True).set_clock(ahead_s)
+        process = await asyncio.create_subprocess_exec(
+            *self._command(name, *words, flags),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_S):
+                out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode is not None
+        return Ran(process.returncode, out.decode(), err.decode())
 
     async def up(self, name: str) -> None:
-        """Start it, again and again, as whoever supervises processes does: what it needs may be away."""
+        """Start process `name`, and retry as a supervisor would, because processes that it needs may be away."""
         child = self._children[name]
-        deadline = asyncio.get_running_loop().time() + START_S
+        deadline = asyncio.get_running_loop().time() + 2 * START_S  # because one start may take up to START_S
         while True:
             try:
                 return await child.start()
@@ -226,16 +314,16 @@ class Wired(Front):
                 assert asyncio.get_running_loop().time() < deadline, f"{name} does not start: {why}"
 
     def wipe(self, name: str) -> str:
-        """Its two directories are lost. Answers the UUID of the bookie that is gone for ever."""
+        """Delete both directories of a bookie. Return the UUID of the lost bookie."""
         cookie = self.data / name / "journal" / "identity.json"
         uuid: str = json.loads(cookie.read_text())["uuid"]
         shutil.rmtree(self.data / name)
         return uuid
 
-    # -- what it knows ---------------------------------------------------------------------------------
+    # -- state of the processes ------------------------------------------------------------------------
 
     async def bookie(self, name: str) -> BookieRecord | None:
-        """The bookie as those see it who choose bookies; None when it is not up. Raises `Unavailable`."""
+        """Return the record by which writers choose the bookie `name`; None if it is not up. Raises `Unavailable`."""
         for uuid in await self.store.children(paths.BOOKIES_AVAILABLE):
             path = paths.bookie_available(uuid)
             try:
@@ -247,7 +335,7 @@ class Wired(Front):
         return None
 
     async def metrics(self, name: str) -> dict[str, float]:
-        """The process's own, without labels."""
+        """Return the metrics of process `name` that have no labels."""
 
         def ask() -> str:
             with urllib.request.urlopen(f"http://{self._http[name]}/metrics", timeout=ATTEMPT_S) as answer:
@@ -260,7 +348,7 @@ class Wired(Front):
     async def until_bookie(
         self, name: str, condition: Callable[[BookieRecord], bool], seconds: float = START_S
     ) -> None:
-        """Wait until the bookie is up and so. Raises `TimeoutError`."""
+        """Wait until the bookie is up and its record satisfies `condition`. Raises `TimeoutError`."""
         async with asyncio.timeout(seconds):
             while True:
                 try:
@@ -272,7 +360,7 @@ class Wired(Front):
                 await asyncio.sleep(POLL_S)
 
     async def until_gone(self, uuid: str) -> None:
-        """Wait until nobody takes the bookie for one that is up."""
+        """Wait until the bookie `uuid` is no longer listed as available."""
         async with asyncio.timeout(START_S):
             while True:
                 try:
@@ -285,7 +373,7 @@ class Wired(Front):
 
 @asynccontextmanager
 async def wired(data: Path, **options: object) -> AsyncIterator[Wired]:
-    """A cluster for one test. Skips it where there is no Java or no PySpark."""
+    """Run a cluster for one test. Skip the test if Java or PySpark is not installed."""
     try:
         zookeeper_server.java(), zookeeper_server.classpath()
     except ConfigurationError as why:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from quire.metadata.records import (
     BookieRecord,
     LedgerRecord,
@@ -19,14 +17,18 @@ from quire.metadata.records import (
     encode,
 )
 from quire.runtime.errors import ConfigurationError, CorruptionError
-from quire.serving.admin import namespace_json, policy_json, requests, tenants
+from quire.serving.admin import namespace_json, permissions, policy_json, requests, tenants
 
 
 class Request:
     """A request of which only the body is looked at."""
 
+    body_exists = True
+    client_max_size = 1 << 20
+
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self.content_length = len(body)
 
     async def read(self) -> bytes:
         return self._body
@@ -50,15 +52,16 @@ def admin(data: bytes) -> None:
     record = _refused(lambda: tenants._record("tenant", value, "cluster", takes_roles=True))
     if record is not REFUSED:
         assert decode(TenantRecord, encode(record), "tenant") == record
-    made = _refused(lambda: namespace_json.namespace_of(value, "cluster"))
+    made = _refused(lambda: namespace_json.namespace_of(value, "cluster", is_authorizing=True))
     if made is not REFUSED:
-        shown = json.loads(json.dumps(policy_json.shown(made[0], "cluster")))
-        assert namespace_json.namespace_of(shown, "cluster")[0] == made[0]
+        whole = {**policy_json.shown(made[0], "cluster"), **permissions.shown_permissions(made[0])}
+        shown = json.loads(json.dumps(whole))
+        assert namespace_json.namespace_of(shown, "cluster", is_authorizing=True)[0] == made[0]
 
 
 def _kept(policy: Any, parsed: Any) -> None:
     """What was accepted survives the metadata store, and the answer to a GET can be sent back."""
-    record = NamespaceRecord(tenant="t", name="n", policies=replace(Policies(), **{policy.field: parsed}))
+    record = NamespaceRecord(tenant="t", name="n", policies=policy.put(Policies(), parsed))
     assert decode(NamespaceRecord, encode(record), "namespace") == record
     shown = json.loads(json.dumps(policy.shape.show(parsed)))
     assert policy.shape.parse(shown) == parsed, f"{policy.field}: {parsed} is shown as {shown}"

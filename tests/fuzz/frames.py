@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import itemgetter
 from struct import Struct
-from typing import Any, cast
+from typing import Any
 
 from quire.runtime.errors import ProtocolError
 from quire.wire import bookie_codec, commands, message, sticky_key
@@ -96,7 +96,7 @@ def _entries(cut: Any) -> list[bytes]:
 def _again(cut: Any) -> None:
     """A command that was read can be written, and is read as the same."""
     if isinstance(cut, Command):
-        envelope = pb.BaseCommand(type=cast(pb.BaseCommand.Type, cut.kind))
+        envelope = pb.BaseCommand(type=cut.kind)
         getattr(envelope, commands._FIELD_OF_KIND[cut.kind]).MergeFrom(cut.body)
         again = FrameCutter().feed(commands.frame(envelope))
         if cut.kind not in (pb.BaseCommand.SEND, pb.BaseCommand.MESSAGE):

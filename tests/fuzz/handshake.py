@@ -19,12 +19,12 @@ from quire.security.configuration import (
 from quire.security.identity import is_role
 from quire.security.security import make_security
 from quire.serving.broker import Broker
-from quire.serving.session.connection import Connection
-from quire.serving.session.table import TABLE
+from quire.serving.session.session import Session
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 from quire.testing.cluster import MemoryCluster
 from quire.testing.objects import MemoryObjectStore
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -84,7 +84,10 @@ async def _made() -> Broker:
         ),
         clock,
     )
-    settings, archive = BrokerSettings(listen="127.0.0.1:0"), Archive(MemoryObjectStore(), clock)
+    settings, archive = (
+        BrokerSettings(listen="127.0.0.1:0"),
+        Archive(TrustedPlace(MemoryObjectStore()), clock),
+    )
     broker = Broker(Services(settings, ledgers.store, ledgers, archive, clock, security=security))
     await broker.start()
     return broker
@@ -98,7 +101,7 @@ def handshake(data: bytes) -> None:
 
 
 async def _fed(broker: Broker, data: bytes, piece_bytes: int) -> None:
-    connection, transport = Connection(broker.sessions, TABLE), _Transport()
+    connection, transport = broker.sessions.accept(), _Transport()
     connection.connection_made(transport)
     try:
         for at in range(0, len(data), piece_bytes):
@@ -113,9 +116,10 @@ async def _fed(broker: Broker, data: bytes, piece_bytes: int) -> None:
         for answer in answers:
             if isinstance(answer.body, pb.CommandError):
                 assert answer.body.message != "internal error" and len(answer.body.message) < 1_000
-        login = connection.peer.login
-        if login is not None:
-            assert is_role(login.identity.role) and connection.peer.is_connected
+        if connection.login is not None:
+            identity = connection.peer.identity
+            assert identity is not None and is_role(identity.role) and connection.peer.is_connected
+
         else:
             assert not connection.peer.is_connected and len(answers) <= 1
             assert not answers or (answers[0].kind == pb.BaseCommand.ERROR and transport.is_closed)
@@ -125,7 +129,7 @@ async def _fed(broker: Broker, data: bytes, piece_bytes: int) -> None:
         connection.connection_lost(None)
 
 
-def _feed(connection: Connection, transport: _Transport, data: bytes) -> None:
+def _feed(connection: Session, transport: _Transport, data: bytes) -> None:
     while data and not transport.is_closed:
         room = connection.get_buffer(-1)
         taken = min(len(room), len(data))

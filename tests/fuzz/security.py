@@ -44,6 +44,6 @@ def login(data: bytes) -> None:
         except NotAuthenticated as error:
             assert "\n" not in str(error) and len(str(error)) < 500
         except Exception as error:
-            assert "cannot be had" in str(error), error
+            assert "cannot be fetched" in str(error), error
         else:
             assert is_role(identity.role)

@@ -47,14 +47,14 @@ class Cluster(MemoryCluster):
         record = BookieRecord(uuid=f"bookie-{number}", incarnation=1, intent=intent)
         await self.store.put(path, encode(record), -1)
         await touch(self.store, paths.UNDERREPLICATED)
-        self.repair.told()
+        self.repair.wake()
 
     async def report_damage(self, number: int, ledger_id: int, entry: int, *, flip: bool = True) -> None:
         if flip:
             self.bookies[number].flip(ledger_id, entry)
         record = DamageRecord(bookie=f"bookie-{number}:1", ledger_id=ledger_id, entry=entry)
         await report(self.store, UnderreplicatedRecord(ledger_id=ledger_id, damage=(record,)))
-        self.repair.told()
+        self.repair.wake()
 
     def cut_off(self, number: int, ledger_id: int, *, blocks: int) -> None:
         """The bookie never got the last blocks of the ledger."""

@@ -90,6 +90,6 @@ async def test_a_refusal_of_a_creation_says_which_disk_is_full() -> None:
     fill(cluster, 1)
     cluster.directory.leave(cluster.bookies[1].bookie.uuid)
     with pytest.raises(
-        Unavailable, match="1 of 1 bookies take writes and 2 must acknowledge; the disk is full"
+        Unavailable, match="1 of 1 bookies accept writes, the ack quorum is 2; the disk is full"
     ):
         await cluster.ledgers.create("topic:t", Listener())

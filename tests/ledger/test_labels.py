@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quire.ledger import labels
+from quire.ledger.repair_copy import Copier
+from quire.ledger.repair_core import FragmentPlan
 from quire.metadata.records import LedgerRecord, LedgerState
 from quire.runtime.errors import CorruptionError
 from quire.testing.cluster import Listener, MemoryCluster, turns_until, write
@@ -63,6 +67,43 @@ async def test_a_recovery_tells_where_the_ledger_ends() -> None:
     assert label is not None and label[0] == closed and closed.last_entry == 2
 
 
+async def test_a_recovery_gives_the_label_to_a_bookie_that_takes_its_first_block_from_it() -> None:
+    """It tells the ledger from a later one that gets its id of an older metadata store; the end need not come."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("topic:persistent://t/n/x", listener := Listener())
+    write(writer, blocks=3)
+    await listener.until(2)
+    record = await cluster.ledgers.info(writer.ledger_id)
+    writer.abandon()
+    cluster.bookies[2].ledgers.clear()  # an ack quorum without it was enough
+    recovering = asyncio.ensure_future(cluster.join().recover(writer.ledger_id))
+    await turns_until(lambda: cluster.bookies[2].holds(writer.ledger_id, 2))
+    assert label_at(cluster, 2, writer.ledger_id) == (record, 0), "as it was before the recovery"
+    await recovering
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_repair_gives_the_label_before_the_first_block(is_new: bool) -> None:
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("topic:persistent://t/n/x", listener := Listener())
+    write(writer, blocks=3)
+    await listener.until(2)
+    record = await writer.close()
+    copies = [cluster.named(each) for each in record.fragments[0].bookies]
+    other = next(each for each in cluster.bookies if each not in copies) if is_new else copies[0]
+    other.ledgers.clear()
+    copier = Copier(cluster.store, cluster.directory, cluster.clock, 1 << 30)
+    if is_new:
+        bookies = (copies[1].bookie, copies[2].bookie, other.bookie)
+        sources = (copies[1].bookie, copies[2].bookie)
+        plan = FragmentPlan(0, 0, 2, sources, (other.bookie,), bookies)
+        assert not await copier._copy(record, 1, plan)
+    else:
+        await copier.complete(record, 1, {0: [other.bookie]})
+    assert other.holds(record.ledger_id, 2)
+    assert label_at(cluster, cluster.bookies.index(other), record.ledger_id) == (record, 1)
+
+
 async def test_a_bookie_that_was_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "AGAIN_S", (0.0, 0.0))
     cluster = MemoryCluster(3)
@@ -81,8 +122,8 @@ def test_what_is_no_label_is_damage() -> None:
     made = bytes(labels.make(record, 3))
     assert labels.read(made) == (record, 3)
     newer = block.cut(ledger_ids.label_id(5), 0, -1, 0, 0, [b"\x02{}"])
-    with pytest.raises(CorruptionError, match="has version 02"):
+    with pytest.raises(CorruptionError, match="has format version 02"):
         labels.read(newer)
     other = block.cut(ledger_ids.label_id(6), 0, -1, 0, 0, [b'\x01{"ledger_id":5}'])
-    with pytest.raises(CorruptionError, match="label of ledger 6 is that of ledger 5"):
+    with pytest.raises(CorruptionError, match="label of ledger 6 contains the record of ledger 5"):
         labels.read(other)

@@ -29,7 +29,7 @@ async def test_what_is_written_is_read():
     writer = await cluster.ledgers.create("test", listener := Listener())
     last = write(writer, blocks=10, count=3)
     await listener.until(last)
-    assert writer.blocks_pending == 0
+    assert writer.core.blocks_pending == 0
     assert await read_all(cluster.ledgers, writer.ledger_id) == expected(last)
     record = await writer.close()
     assert (record.state, record.last_entry) == (LedgerState.CLOSED, last)
@@ -59,11 +59,11 @@ async def test_a_ledger_that_every_bookie_has_wholly_is_no_matter_for_repair(mon
     writer = await cluster.ledgers.create("test", listener := Listener())
     await listener.until(write(writer, blocks=5))
     await writer.close()
-    assert writer.bytes_pending > 0
+    assert writer.core.bytes_pending > 0
     third.deliver = deliver_soon
     for answer in late:
         answer()
-    assert writer.bytes_pending == 0
+    assert writer.core.bytes_pending == 0
     assert not await _knocked(cluster)
 
 
@@ -75,7 +75,7 @@ async def test_repair_is_told_of_a_bookie_that_still_owes_answers(monkeypatch):
     await listener.until(write(writer, blocks=5))
     await writer.close()
     assert await _knocked(cluster)
-    assert writer.bytes_pending == 0
+    assert writer.core.bytes_pending == 0
 
 
 async def test_repair_is_told_of_a_ledger_that_left_a_bookie_or_was_recovered():

@@ -261,7 +261,8 @@ async def test_an_open_ledger_is_not_cut_because_its_bookie_cannot_answer_now(st
     bookie, ask = cluster.bookies[0], cluster.bookies[0].ask
 
     async def refusing(request: ReadRequest) -> ReadResponse:
-        return ReadResponse(status) if request.fence else await ask(request)
+        is_fence = isinstance(request, ReadRequest) and request.fence
+        return ReadResponse(status) if is_fence else await ask(request)
 
     bookie.ask = refusing
     other = cluster.join()

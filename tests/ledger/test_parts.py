@@ -107,17 +107,17 @@ async def test_bytes_count_until_the_slow_bookie_has_answered_or_was_dropped():
     last = write(writer, 3)
     await listener.until(last)
     size = len(cut(writer.ledger_id, 0))
-    assert (writer.blocks_pending, writer.bytes_pending) == (0, 3 * size)
+    assert (writer.core.blocks_pending, writer.core.bytes_pending) == (0, 3 * size)
     held.pop()()
-    assert writer.bytes_pending == 0
+    assert writer.core.bytes_pending == 0
     write(writer, 2)
     await listener.until(last + 2)
-    assert writer.bytes_pending == 2 * size
+    assert writer.core.bytes_pending == 2 * size
     slow.unreachable = True
     slow.deliver = slower.deliver
     await listener.until(write(writer, 1))
     await turns_until(lambda: str(slow.bookie) not in writer.core.fragments[-1].bookies)
-    await turns_until(lambda: writer.bytes_pending == 0)
+    await turns_until(lambda: writer.core.bytes_pending == 0)
 
 
 async def test_an_abandoned_writer_says_nothing_more_and_recovery_finds_what_it_wrote():
@@ -201,15 +201,15 @@ async def test_many_that_fall_silent_at_once_are_no_burst_and_each_is_told_once(
         error = None
         told = 0
 
-        async def tell_lac(self) -> None:
+        async def write_lac(self) -> None:
             self.told += 1
 
     tasks = Tasks("test")
     idle = IdleLacs(tasks, 0)
     writers = [Idle() for _ in range(PORTION * 2 + 1)]
     batches = []
-    original = idle._tell
-    idle._tell = lambda batch: (batches.append(len(batch)), original(batch))[1]
+    original = idle._write_lacs
+    idle._write_lacs = lambda batch: (batches.append(len(batch)), original(batch))[1]
     for writer in writers:
         idle.touch(writer)
     await turns_until(lambda: all(writer.told for writer in writers), 1_000_000)

@@ -61,7 +61,7 @@ async def test_a_process_that_reaches_fewer_than_must_acknowledge_cannot_write(
     await three.reach.look()
     await three.reach.look()
     assert len(three.told) == 1 and three.told[0].startswith(
-        "1 of 3 bookies that take writes answer it, and 2 must"
+        "1 of 3 writable bookies answer this process, the ack quorum is 2"
     )
     three.ports[1].status = Status.LIMBO
     await three.reach.look()
@@ -76,4 +76,4 @@ async def test_where_too_few_take_writes_it_is_not_for_want_of_reaching_them() -
     assert three.told == []
     three.read_only = {0}
     await three.reach.look()
-    assert three.told[0].startswith("1 of 2 bookies")
+    assert three.told[0].startswith("1 of 2 writable bookies")

@@ -86,7 +86,7 @@ async def test_recovery_reads_only_the_tail():
         for each in cluster.bookies[0].requests
         if isinstance(each, AddRequest) and each.recovery
     ]
-    assert sum(added) <= 2
+    assert sum(added) <= 3, "the last block or two, and the label before them"
 
 
 @pytest.mark.parametrize("status", ["io error", "limbo", "unreachable", "incarnation"])
@@ -167,7 +167,9 @@ async def test_a_recovery_whose_bookies_fail_in_turns_says_try_again():
     others = [bookie for bookie in cluster.bookies if bookie is not sound]
     for bookie in others:
         bookie.refuses = Status.IO_ERROR
-    with pytest.raises(Unavailable, match=r"cannot write again: .* more than 2 ensemble changes"):
+    with pytest.raises(
+        Unavailable, match=r"cannot rewrite entries of ledger \d+: .* more than 2 ensemble changes"
+    ):
         await cluster.join().recover(writer.ledger_id)
     for bookie in others:
         bookie.refuses = None
@@ -177,7 +179,7 @@ async def test_a_recovery_whose_bookies_fail_in_turns_says_try_again():
 async def test_the_fewest_changes_that_are_allowed_do_for_a_bookie_that_is_lost():
     cluster = MemoryCluster(4, settings=replace(FEW_CHANGES, ensemble_changes_max=1))
     cluster.settings.validate()
-    with pytest.raises(ConfigurationError, match="at least one"):
+    with pytest.raises(ConfigurationError, match="at least 1"):
         replace(FEW_CHANGES, ensemble_changes_max=0).validate()
     writer = await cluster.ledgers.create("test", listener := Listener())
     await listener.until(write(writer, 1))

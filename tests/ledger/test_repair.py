@@ -94,7 +94,7 @@ async def test_ledgers_that_were_narrow_when_the_round_came_are_widened_when_the
     records.append(await other.recover(writers[1].ledger_id))
     for each in (cluster.ledgers, other):
         await turns_until(lambda each=each: each._parts.reports.reported == 1)
-    cluster.repair.told()
+    cluster.repair.wake()
     await cluster.looks(2)
     for record in records:
         assert min(len(each.bookies) for each in record.fragments) == 2
@@ -135,7 +135,7 @@ async def test_while_bookies_are_lacking_ledgers_that_are_closed_cost_no_audit(c
     lacking.blocks.pop(lacking.firsts.pop(3))
     assert len(cluster.holders(record)) == 1
     await turns_until(lambda: not cluster.ledgers._parts.reports._waiting)
-    cluster.repair.told()
+    cluster.repair.wake()
     await cluster.repair.look()
     assert cluster.repair._auditor._audit_at == audit_at
     assert len(cluster.holders(record)) == 2
@@ -149,7 +149,7 @@ async def test_while_bookies_are_lacking_ledgers_that_are_closed_cost_no_audit(c
 async def test_news_of_nothing_costs_no_audit(cluster: Cluster) -> None:
     await cluster.look_long_after()
     before = cluster.repair._auditor._audit_at
-    cluster.repair.told()
+    cluster.repair.wake()
     await cluster.repair.look()
     assert cluster.repair._auditor._audit_at == before
 
@@ -310,9 +310,9 @@ async def test_a_ledger_that_is_changed_meanwhile_is_looked_at_again(cluster: Cl
     cluster.lose(0)
     read, times = repair_copy.Copier._copy, 0
 
-    async def copy(self, record, plan):
+    async def copy(self, record, version, plan):
         nonlocal times
-        refused = await read(self, record, plan)
+        refused = await read(self, record, version, plan)
         times += 1
         if times == 1:
             path = paths.ledger(record.ledger_id)
@@ -408,10 +408,10 @@ async def test_a_round_that_an_operator_asked_for_and_that_fails_is_had_again(
     work = cluster.repair._auditor.work
     monkeypatch.setattr(cluster.repair._auditor, "work", lambda *_, **__: 1 / 0)
     await touch(cluster.store, paths.UNDERREPLICATED_ALL)
-    await cluster.repair._look_or_pause()
+    await cluster.repair._look_and_log_failure()
     monkeypatch.setattr(cluster.repair._auditor, "work", work)
     assert cluster.repair.status().checked == 0
-    await cluster.repair._look_or_pause()
+    await cluster.repair._look_and_log_failure()
     assert cluster.repair.status().checked == 1
 
 
@@ -435,7 +435,7 @@ async def test_an_operator_may_ask_for_a_round(cluster: Cluster) -> None:
     await cluster.closed()
     await cluster.repair.look()
     await touch(cluster.store, paths.UNDERREPLICATED_ALL)
-    cluster.repair.told()
+    cluster.repair.wake()
     await cluster.repair.look()
     assert cluster.repair.status().checked == 1
     with pytest.raises(NotFound):

@@ -46,7 +46,7 @@ async def test_a_bookie_that_was_silent_for_a_while_gets_it_soon(cluster: Cluste
     await cluster.repair.look()
     ledger_id = await missed(cluster)
     await turns_until(lambda: not cluster.ledgers._parts.reports._waiting)
-    cluster.repair.told()
+    cluster.repair.wake()
     await cluster.repair.look()
     assert cluster.repair.status().failed == 1
     cluster.bookies[0].unreachable = False

@@ -138,7 +138,7 @@ def _absent_is_good(record, copies, stay, targets, go):
 
 
 _read, _judge, _plan = repair_copy.Copier._read, View.judge, repair_core.plan
-_must_stay = repair_core._those_that_must_stay
+_must_stay = repair_core._must_stay
 _repaired = states.repaired
 
 
@@ -172,7 +172,7 @@ MUTATIONS: dict[str, tuple[Check, list[tuple[object, str, object]]]] = {
     "absent copies count as good, and nobody looks what they have": (
         drains_only_what_is_left,
         [
-            (repair_core, "_those_that_must_stay", _absent_is_good),
+            (repair_core, "_must_stay", _absent_is_good),
             (repair_copy.Copier, "_check_what_stays", _no_write),
         ],
     ),

@@ -1,4 +1,4 @@
-"""What repair decides: the table of `repair_core`, the patience, the pace."""
+"""Decisions of repair: the table of `repair_core`, absences, the rate limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from quire.ledger import states
-from quire.ledger.repair_core import Absences, Copy, Pace, Plan, View, plan
+from quire.ledger.repair_core import Absences, Copy, Plan, View, plan
 from quire.metadata.records import BookieIntent, BookieRecord, LedgerRecord, LedgerState
 from quire.wire.bookie import BookieId
 
@@ -161,23 +161,12 @@ def test_the_record_remembers_who_may_still_have_bytes() -> None:
 
 def test_patience_counts_from_the_first_look_and_ends_when_the_bookie_is_back() -> None:
     absences = Absences(600)
-    absences.look("ab", {"a"}, 0)
-    absences.look("ab", {"a"}, 599)
-    assert (absences.gone_for_long(599), absences.gone_for_long(600)) == (set(), {"b"})
-    absences.look("ab", {"a", "b"}, 700)
-    absences.look("ab", {"a"}, 800)
-    assert absences.gone_for_long(1_399) == set()
+    absences.update("ab", {"a"}, 0)
+    absences.update("ab", {"a"}, 599)
+    assert (absences.absent_too_long(599), absences.absent_too_long(600)) == (set(), {"b"})
+    absences.update("ab", {"a", "b"}, 700)
+    absences.update("ab", {"a"}, 800)
+    assert absences.absent_too_long(1_399) == set()
     assert absences.absent() == {"b"}
-    absences.look("a", {"a"}, 900)
+    absences.update("a", {"a"}, 900)
     assert absences.absent() == set(), "a retired bookie is no absent one"
-
-
-def test_the_pace_is_kept_over_any_time() -> None:
-    pace = Pace(1_000)
-    now = 100.0
-    waited = 0.0
-    for _ in range(50):
-        wait = pace.take(500, now)
-        now += wait
-        waited += wait
-    assert 24 - 1 <= waited <= 25, "25,000 bytes, a second's worth of which was saved up"

@@ -36,13 +36,14 @@ async def report(cluster: Cluster, bookie: str, ledger_id: int) -> None:
     reports.met(bookie, ledger_id, 0, "rot")
     await turns_until(lambda: not reports._waiting)
     await reports.stop()
+    await turns_until(lambda: cluster.ledgers._reported._is_stale)
 
 
 async def known(cluster: Cluster) -> set[int]:
     """What is to be left, when all that was told is known."""
-    cluster.ledgers.to_leave()
+    cluster.ledgers.ledgers_to_roll()
     await turns_until(lambda: cluster.ledgers._reported._reading is None)
-    return cluster.ledgers.to_leave()
+    return cluster.ledgers.ledgers_to_roll()
 
 
 async def test_an_open_ledger_with_a_damaged_copy_is_to_end(cluster):

@@ -130,6 +130,9 @@ class WriterStage:
     def confirmed(self, last_entry: int) -> None:
         self.effects.append(f"confirmed {last_entry}")
 
+    def conflict(self, replica) -> None:
+        self.core.conflicts(replica.bookie)
+
     def arm_change(self) -> None:
         self.effects.append("arm a change")
 

@@ -11,9 +11,9 @@ import pytest
 from quire.ledger import narrow, placement, states
 from quire.ledger.directory import BookiesAlone
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
-from quire.ledger.replicas import TOLD_AGAIN_S, Replicas
+from quire.ledger.replicas import REPORT_AGAIN_S, Replicas
+from quire.ledger.rtt import RttEstimator
 from quire.ledger.writer_core import Lag, Pending, Replica, WriterCore
 from quire.metadata.records import BookieRecord, Fragment
 from quire.runtime.clock import ManualClock
@@ -25,26 +25,26 @@ from quire.wire.bookie import BookieId, ReadRequest, Status
 
 # -- patience ------------------------------------------------------------------------------------------
 def test_patience_is_the_least_while_nothing_is_known():
-    assert Patience().bound(8, 1.5, 10) == 1.5
+    assert RttEstimator().timeout(8, 1.5, 10) == 1.5
 
 
-def test_patience_follows_what_is_usual_within_its_bounds():
-    patience = Patience()
+def test_time_outs_follow_what_is_usual_within_its_bounds():
+    estimator = RttEstimator()
     for _ in range(50):
-        patience.observe(0.5)
-    assert patience.bound(8, 1.5, 10) == pytest.approx(4, rel=0.01)
-    assert patience.bound(8, 1.5, 2) == 2
+        estimator.observe(0.5)
+    assert estimator.timeout(8, 1.5, 10) == pytest.approx(4, rel=0.01)
+    assert estimator.timeout(8, 1.5, 2) == 2
     for _ in range(100):
-        patience.observe(0.001)
-    assert patience.bound(8, 1.5, 10) == 1.5
+        estimator.observe(0.001)
+    assert estimator.timeout(8, 1.5, 10) == 1.5
 
 
 def test_one_that_varies_is_given_more_than_its_mean():
-    steady, restless = Patience(), Patience()
+    steady, restless = RttEstimator(), RttEstimator()
     for number in range(100):
         steady.observe(0.1)
         restless.observe(0.15 if number % 2 else 0.05)
-    assert restless.bound(1, 0, 10) > 2 * steady.bound(1, 0, 10)
+    assert restless.timeout(1, 0, 10) > 2 * steady.timeout(1, 0, 10)
 
 
 # -- quarantine and placement --------------------------------------------------------------------------
@@ -114,6 +114,9 @@ class Effects:
 
     def confirmed(self, last_entry: int) -> None: ...
 
+    def conflict(self, replica: Replica) -> None:
+        self.core.conflicts(replica.bookie)
+
     def arm_change(self) -> None:
         self.is_armed = True
 
@@ -166,7 +169,7 @@ def test_beyond_its_limit_the_bookie_that_lags_is_left_and_no_other():
 
 def test_nobody_is_left_below_the_ack_quorum():
     stage = Stage("abc", 2, Lag(bytes_max=0))
-    stage.core._lose(stage.core._ensemble.replicas[0])
+    stage.core.lose(stage.core._ensemble.replicas[0])
     entry = stage.add()
     stage.answer(entry, "bc")
     assert [bookie.uuid for bookie in stage.core.failed_bookies()] == ["a"]
@@ -273,10 +276,10 @@ async def test_patience_with_a_replica_grows_with_what_it_takes():
     replicas = Replicas(cluster.directory, cluster.clock, Quarantine(cluster.clock.monotonic))
     bookie = cluster.bookies[0].bookie
     for _ in range(50):
-        replicas.took(bookie, 0.001)
+        replicas.observe_read(bookie, 0.001)
     quick = replicas.speculate_s(bookie)
     for _ in range(50):
-        replicas.took(bookie, 0.2)
+        replicas.observe_read(bookie, 0.2)
     assert quick < 0.1 < replicas.speculate_s(bookie)
 
 
@@ -288,7 +291,7 @@ async def test_damage_of_one_place_is_told_now_and_then():
     replicas.on_damage = lambda bookie, ledger_id, entry, what: told.append(entry)
     for entry in (1, 1, 2):
         replicas.report(cluster.bookies[0].bookie, 7, entry, "rotten")
-    cluster.clock.advance_ms(int(TOLD_AGAIN_S * 1000))
+    cluster.clock.advance_ms(int(REPORT_AGAIN_S * 1000))
     replicas.report(cluster.bookies[0].bookie, 7, 1, "rotten")
     assert told == [1, 2, 1]
 

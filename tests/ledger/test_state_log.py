@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from quire.ledger import state_log
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog, StateLogOwner
 from quire.metadata import paths
@@ -329,12 +330,12 @@ async def test_a_large_state_is_many_records_and_a_larger_record_is_refused():
         three.log.append(bytes(RECORD_BYTES_MAX + 1))
 
 
-async def test_a_listed_ledger_that_is_gone_is_damage():
+async def test_a_listed_ledger_that_does_not_exist_is_damage():
     cluster = MemoryCluster(3)
     one = await Counts(cluster).open()
     await one.log.close()
     await cluster.ledgers.delete((await ids(cluster))[0])
-    with pytest.raises(CorruptionError, match="is gone"):
+    with pytest.raises(CorruptionError, match="does not exist"):
         await Counts(cluster).open()
 
 
@@ -354,3 +355,54 @@ async def test_an_owner_whose_snapshot_fails_is_told_and_leaves_no_ledger_open()
     assert not counts._ledgers._writers
     other = await Counts(cluster).open()
     assert other.counts.get(b"key", 0) >= sum(counts.durable.values())
+
+
+async def test_a_roll_waits_while_the_metadata_store_is_silent(monkeypatch):
+    """An election takes longer than the tries that opening has; the session outlives it."""
+    monkeypatch.setattr(state_log, "_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(state_log, "_RETRY_S", 0.001)
+    cluster = MemoryCluster(3)
+    ledgers = cluster.join()
+    one = await Counts(cluster, ledgers, roll_bytes=2_000).open()
+    create, store = ledgers.create, ledgers.store
+
+    async def create_and_fall_silent(*given, **more):
+        made = await create(*given, **more)
+        store.suspend()
+        asyncio.get_running_loop().call_later(0.1, store.resume)
+        ledgers.create = create
+        return made
+
+    ledgers.create = create_and_fall_silent
+    for number in range(300):
+        one.count(b"k%d" % (number % 7))
+    await asyncio.sleep(0.05)
+    assert ledgers.create is create and not one.failed, "it rolls, and the store does not answer"
+    async with asyncio.timeout(10):
+        while one.log._rolling is not None or one.durable != one.counts:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not one.failed and not one.errors
+    await one.log.close()
+
+
+async def test_a_log_that_is_given_up_does_not_wait_for_a_silent_store(monkeypatch):
+    monkeypatch.setattr(state_log, "_RETRY_S", 0.001)
+    cluster = MemoryCluster(3)
+    ledgers = cluster.join()
+    one = await Counts(cluster, ledgers, roll_bytes=2_000).open()
+    create, store = ledgers.create, ledgers.store
+
+    async def create_and_fall_silent(*given, **more):
+        made = await create(*given, **more)
+        store.suspend()
+        return made
+
+    ledgers.create = create_and_fall_silent
+    for number in range(300):
+        one.count(b"k%d" % (number % 7))
+    await turns_until(lambda: one.log._handover is not None)
+    rolling = one.log._rolling
+    one.log.abandon()
+    async with asyncio.timeout(5):
+        await rolling
+    assert one.errors

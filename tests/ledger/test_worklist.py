@@ -14,19 +14,19 @@ from tests.ledger.repair_cluster import Cluster
 
 def test_what_waits_says_whom_it_has_to_leave_and_is_due_again() -> None:
     work = Worklist()
-    work.find([7, 8])
-    work.find([7])
+    work.enqueue([7, 8])
+    work.enqueue([7])
     assert work.begin(frozenset({"a", "b"})) == 7
     assert work.leaving() == {"a": 1, "b": 1}, "until its end it may be any of them"
-    work.narrow(7, frozenset({"b", "c"}))
-    work.end(7, WorkEvent.FAILED)
+    work.restrict_leaving(7, frozenset({"b", "c"}))
+    work.finish(7, WorkEvent.FAILED)
     assert work.leaving() == {"b": 1}
     assert work.begin(frozenset()) == 8 and work.begin(frozenset()) is None
-    work.end(8, WorkEvent.DONE)
+    work.finish(8, WorkEvent.DONE)
     work.tick(0.0)
     assert work.count(WorkState.QUEUED) == 1
     assert work.begin(frozenset()) == 7
-    work.end(7, WorkEvent.IS_OPEN, frozenset({"b"}))
+    work.finish(7, WorkEvent.IS_OPEN, frozenset({"b"}))
     work.tick(1.0)
     assert work.begin(frozenset()) == 7, "who waits alone is looked at often"
 
@@ -34,9 +34,9 @@ def test_what_waits_says_whom_it_has_to_leave_and_is_due_again() -> None:
 @pytest.mark.parametrize("event", [WorkEvent.LACKS_BOOKIE, WorkEvent.BOOKIE_IS_AWAY])
 def test_news_are_looked_at_where_a_bookie_is_waited_for(event: WorkEvent) -> None:
     work = Worklist()
-    work.find([7])
+    work.enqueue([7])
     work.begin(frozenset())
-    work.end(7, event)
+    work.finish(7, event)
     work.tick(1.0)
     assert work.begin(frozenset()) is None
     work.has_news = True
@@ -46,9 +46,9 @@ def test_news_are_looked_at_where_a_bookie_is_waited_for(event: WorkEvent) -> No
 
 def test_an_event_that_means_nothing_in_a_state_is_a_bug() -> None:
     work = Worklist()
-    work.find([7])
-    with pytest.raises(AssertionError, match="bug: an under-replicated ledger in state QUEUED met DONE"):
-        work.end(7, WorkEvent.DONE)
+    work.enqueue([7])
+    with pytest.raises(AssertionError, match="bug: an under-replicated ledger in state QUEUED received DONE"):
+        work.finish(7, WorkEvent.DONE)
 
 
 async def test_many_queued_ledgers_cost_little_memory_and_few_calls() -> None:

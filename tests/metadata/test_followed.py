@@ -67,7 +67,7 @@ async def test_what_comes_changes_and_goes(follower: Follower) -> None:
 async def test_what_is_known_outlives_an_outage(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
     follower.seen.suspend()
     follower.followed._on_change(paths.BROKERS)
-    await turns_until(lambda: "its last state counts" in caplog.text)
+    await turns_until(lambda: "its last known state stays in effect" in caplog.text)
     assert list(follower.followed.records) == ["a:1"]
 
 

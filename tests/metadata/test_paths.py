@@ -27,6 +27,15 @@ def test_any_name_is_one_component_and_comes_back(name: str) -> None:
         (paths.topic("t", "n", "a/b"), "/quire/topics/t/n/persistent/a%2Fb"),
         (paths.manifest(paths.topic("t", "n", "x"), "77"), "/quire/manifests/t/n/persistent/x-77"),
         (paths.ledger(0xABCD), "/quire/ledgers/cd/000000000000abcd"),
+        (paths.policies("t", "n", "x"), "/quire/policies/t/n/x"),
+        (paths.policies("t", "n", "x", "non-persistent"), "/quire/policies/t/n:non-persistent/x"),
+        (paths.policies("t", "n:non-persistent", "x"), "/quire/policies/t/n%3Anon-persistent/x"),
+        (paths.schemas("t", "n", "x"), "/quire/schemas/t/n/x"),
+        (paths.schemas("t", "n", "x", "non-persistent"), "/quire/schemas/t/n:non-persistent/x"),
+        (
+            paths.schema_body(paths.schemas("t", "n", "x", "non-persistent"), "7"),
+            "/quire/schema-bodies/t/n:non-persistent/x-7",
+        ),
         (paths.topic("t", "n", ".."), "/quire/topics/t/n/persistent/%2E%2E"),
     ],
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.open import open_store
+from quire.metadata.open import look_at, open_store
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import ANY_VERSION
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Unavailable
@@ -163,3 +163,14 @@ async def test_a_refusal_is_freed_without_the_collector(tmp_path: Path) -> None:
     finally:
         gc.enable()
         await store.close()
+
+
+def test_a_path_that_may_not_be_looked_at_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(ConfigurationError, match=r"cannot open metadata file .*m\.db: .*Permission denied"):
+        look_at(f"sqlite://{tmp_path}/m.db")

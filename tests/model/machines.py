@@ -103,6 +103,9 @@ class Recorder:
     def confirmed(self, last_entry: int) -> None:
         self.effects.append(Confirmed(last_entry))
 
+    def conflict(self, replica: Replica) -> None:
+        raise AssertionError("no other ledger has this id here")
+
     def arm_change(self) -> None:
         self.effects.append(ArmChange())
 

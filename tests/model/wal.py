@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from quire.metadata.records import WalRecord, WalState
 from quire.runtime.errors import Fenced, QuireError
 from quire.wal import wal_object
-from quire.wal.closing_core import ClosingCore, WalDamaged
+from quire.wal.closing_core import ClosingCore
 from quire.wal.wal_core import Group, WalCore
 from quire.wal.wal_object import HEADER_BYTES, Header, Kind
 from quire.wire import block as blocks
@@ -111,11 +111,14 @@ class Closer:
     def write_record(self, record: WalRecord, version: int) -> None:
         self.asked.append(("write the record", record, version))
 
-    def list_objects(self) -> None:
+    def list_objects(self, record: WalRecord) -> None:
         self.asked.append(("list",))
 
     def read_header(self, seq: int) -> None:
         self.asked.append(("read", seq))
+
+    def look_again(self, seq: int) -> None:
+        self.read_header(seq)
 
     def put_fence(self, seq: int) -> None:
         self.asked.append(("fence", seq))
@@ -123,7 +126,7 @@ class Closer:
     def closed(self, record: WalRecord) -> None:
         self.end = record.end_seq
 
-    def damaged(self, error: WalDamaged) -> None:
+    def damaged(self, error: QuireError) -> None:
         self.world.wrong = f"an order of events is taken for damage: {error}"
 
     @property

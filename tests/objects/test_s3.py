@@ -18,6 +18,7 @@ from quire.runtime.errors import (
     OutcomeUnknown,
     QuireError,
     Unavailable,
+    Unreadable,
 )
 from quire.runtime.limits import OBJECT_PART_BYTES
 from quire.wire.block import Buffer
@@ -75,7 +76,12 @@ def test_a_wrong_url_says_so_and_keeps_the_secret(url: str) -> None:
     ("status", "code", "retries", "writes", "expected"),
     [
         (404, "NoSuchKey", 0, False, NotFound),
+        (404, "404", 0, False, Unavailable),
+        (404, "NoSuchUpload", 0, False, Unavailable),
+        (404, "NoSuchUpload", 1, True, OutcomeUnknown),
         (404, "NoSuchBucket", 0, False, ConfigurationError),
+        (403, "InvalidObjectState", 0, False, Unreadable),
+        (400, "KMS.DisabledException", 0, False, Unreadable),
         (403, "AccessDenied", 0, True, ConfigurationError),
         (412, "PreconditionFailed", 0, True, AlreadyExists),
         (412, "PreconditionFailed", 1, True, OutcomeUnknown),
@@ -93,10 +99,15 @@ def test_what_an_answer_means(
         "Error": {"Code": code, "Message": "m"},
         "ResponseMetadata": {"HTTPStatusCode": status, "RetryAttempts": retries},
     }
-    error = _map_answer(response, "cannot write s3://b/x", writes)
+    error = _map_answer(response, "cannot write s3://b/x", writes=writes, is_head=False)
     assert type(error) is expected
     assert "s3://b/x" in str(error)
     assert code in str(error)
+
+
+def test_an_answer_without_a_body_tells_by_its_status_that_there_is_no_object() -> None:
+    response = {"Error": {"Code": "404"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
+    assert type(_map_answer(response, "", writes=False, is_head=True)) is NotFound
 
 
 async def test_a_missing_bucket_is_a_configuration_error(endpoint: str) -> None:

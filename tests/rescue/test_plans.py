@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
 from quire.metadata import paths
 from quire.metadata.records import (
     ArchivePointer,
@@ -19,6 +22,7 @@ from quire.rescue.ledger_plan import BookieFacts, LedgerPlan, Told, plan_ledgers
 from quire.rescue.rescue import Report, tell_unlabelled
 from quire.rescue.topic_plan import Archived, Copied, End, TopicPlan, overlaps, plan_topics
 from quire.testing.objects import MemoryObjectStore
+from quire.tiering import segment_label
 from quire.tiering.metadata_copy import CopiedNode, MetadataCopy
 from quire.tiering.segment_label import SegmentLabel
 from quire.wire.bookie import BookieId
@@ -186,7 +190,7 @@ def test_what_the_copy_names_and_nobody_has_is_trimmed_or_lost() -> None:
     doubtful = topics(plan_of(ledger(9)), {9: end(30, 10)}, gone)
     assert "is not in the archive" in doubtful.doubtful[0] and not doubtful.lost
     vanished = topics(LedgerPlan({9: Told(ledger(9), 0)}, vanished={5}), {9: end(30, 10)}, known)
-    assert "is in no write-ahead log any more" in vanished.doubtful[0] and not vanished.lost
+    assert "is in no write-ahead log: " in vanished.doubtful[0] and not vanished.lost
 
 
 def test_a_former_topic_of_the_same_name_does_not_come_back() -> None:
@@ -198,13 +202,89 @@ def test_an_archived_segment_of_a_former_topic_of_the_same_name_does_not_come_ba
     archived = Archived({"segments/5"}, [SegmentLabel(topic=TOPIC, segment=segment(5, 0, 30, "segments/5"))])
     plan = topics(plan_of(ledger(9)), {9: end(0, 10)}, archived=archived)
     assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9] and not plan.lost
-    assert "segment 5" in plan.doubtful[0] and "is of a former topic" in plan.doubtful[0]
+    assert "segment 5" in plan.doubtful[0] and "belongs to a former topic" in plan.doubtful[0]
+
+
+def label(segment: SegmentRecord, generation: int = 0) -> SegmentLabel:
+    return SegmentLabel(topic=TOPIC, segment=segment, generation=generation)
+
+
+def test_a_topic_that_was_made_again_after_the_copy_comes_back_whatever_clocks_said() -> None:
+    """The former topic's broker had a clock that was ahead, so its generation is the greater number."""
+    former = Copied(TopicRecord(name=TOPIC, generation=9_000, terminated=True), [segment(90, 0, 50)])
+    ledgers = plan_of(ledger(90, generation=9_000), ledger(101, generation=7), deleted={90})
+    del ledgers.ledgers[90]
+    plan = topics(ledgers, {101: end(0, 500)}, {TOPIC: former})
+    made = plan.topics[TOPIC]
+    assert [s.ledger_id for s in made.segments] == [101] and plan.messages == 500
+    assert made.record.generation == 7 and not made.record.terminated
+    assert len(plan.doubtful) == 1 and "created again after the copy" in plan.doubtful[0] and not plan.lost
+
+
+def test_ledgers_that_the_copy_knows_do_not_bring_back_a_former_topic() -> None:
+    """Their deletion had failed before the copy; their ids may be the greater ones, for each broker has a range."""
+    known = {TOPIC: Copied(TopicRecord(name=TOPIC, generation=7), [segment(9, 0, 10)])}
+    ledgers = plan_of(ledger(9), ledger(205, generation=6))
+    ledgers.copied = {9, 205}
+    plan = topics(ledgers, {9: end(0, 10), 205: end(0, 30)}, known)
+    assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9]
+    assert plan.doubtful == [
+        f"ledger 205 of {TOPIC} with 30 messages is skipped: it belongs to a former topic of that name, of "
+        "generation 6, not 7"
+    ]
+
+
+def test_without_a_copy_the_greatest_ledger_tells_the_generation_and_others_are_named() -> None:
+    plan = topics(plan_of(ledger(5, generation=9_000), ledger(9)), {5: end(0, 30), 9: end(0, 10)})
+    assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9]
+    assert plan.topics[TOPIC].record.generation == 7 and "ledger 5 " in plan.doubtful[0]
+
+
+def test_a_topic_that_is_in_the_archive_alone_keeps_its_generation() -> None:
+    archived = Archived({"segments/5"}, [label(segment(5, 0, 30, "segments/5"), generation=7)])
+    plan = topics(plan_of(deleted={5}), {}, archived=archived)
+    assert plan.topics[TOPIC].record.generation == 7 and not plan.doubtful
+    archived = Archived({"segments/5"}, [label(segment(5, 0, 30, "segments/5"))])
+    plan = topics(plan_of(deleted={5}), {}, archived=archived)
+    assert plan.topics[TOPIC].record.generation == 99 and "subscriptions" in plan.doubtful[0]
+
+
+def test_an_archived_segment_of_another_generation_is_passed_over_and_named() -> None:
+    archived = Archived({"segments/5"}, [label(segment(5, 0, 30, "segments/5"), generation=6)])
+    plan = topics(plan_of(ledger(9)), {9: end(30, 10)}, archived=archived)
+    assert [s.ledger_id for s in plan.topics[TOPIC].segments] == [9]
+    assert "ledger 5 " in plan.doubtful[0] and "generation 6, not 7" in plan.doubtful[0]
+
+
+@pytest.mark.parametrize("names", [("segments/5-a", "segments/5-b"), ("segments/5-b", "segments/5-a")])
+@pytest.mark.parametrize("copied", [False, True])
+def test_of_two_objects_of_a_segment_the_one_recorded_last_counts(
+    names: tuple[str, str], copied: bool
+) -> None:
+    damaged, repaired = (segment(5, 0, 30, name) for name in names)
+    assert repaired.archive is not None
+    repaired = replace(repaired, archive=replace(repaired.archive, archived_ms=1, upload=1))
+    found = Archived(set(names), [label(repaired, 7)] if copied else [label(damaged, 7), label(repaired, 7)])
+    known = {TOPIC: Copied(TopicRecord(name=TOPIC, generation=7), [damaged])} if copied else {}
+    plan = topics(plan_of(deleted={5}), {}, known, found)
+    (only,) = plan.topics[TOPIC].segments
+    assert only.archive == repaired.archive
+
+
+async def test_an_object_of_another_cluster_is_passed_over_and_named() -> None:
+    objects = MemoryObjectStore()
+    await objects.put_whole("segments/5", [b"x"])
+    foreign = replace(label(segment(5, 0, 30, "segments/5")), cluster="another")
+    await objects.put_whole("segments/5.label", [segment_label.make(foreign)])
+    archived, unreadable = await ask_archive(objects, {}, lambda *_: None, "c")
+    assert not archived.labels and not unreadable
+    assert archived.foreign == ["object segments/5 belongs to cluster another, and is skipped"]
 
 
 async def test_an_object_without_a_label_is_a_loss_only_where_no_copy_would_name_it() -> None:
     objects = MemoryObjectStore()
     await objects.put_whole("segments/5", [b"x"])
-    archived, unreadable = await ask_archive(objects, {}, lambda *_: None)
+    archived, unreadable = await ask_archive(objects, {}, lambda *_: None, "c")
     assert (archived.unlabelled, unreadable) == (["segments/5"], [])
     for copy, lost, doubtful in ((CopyFacts(), 1, 0), (CopyFacts(taken_ms=1), 0, 1)):
         report = Report()

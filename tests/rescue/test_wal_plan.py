@@ -98,7 +98,7 @@ def test_a_set_that_is_gone_with_all_that_its_catalogue_has_is_doubtful() -> Non
     found = facts(a=Catalogue((set_of(0, 4),)))
     del found.sizes[set_of(0, 4).name]
     made = plan(found)
-    assert told(made) == (WalState.OPEN, 5, "") and "is not there" in made.doubtful[0]
+    assert told(made) == (WalState.OPEN, 5, "") and "is missing" in made.doubtful[0]
     found.sizes |= facts(2, 3).sizes
     assert told(plan(found))[1] == 2, "what is there counts"
 

@@ -13,8 +13,9 @@ from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers, LedgerWriter
 from quire.metadata import paths, topics
 from quire.metadata.records import LedgerState, WalState
+from quire.rescue.begin import begin
 from quire.rescue.facts import CopyFacts, take_apart
-from quire.rescue.rescue import Report, Rescue, begin
+from quire.rescue.rescue import Report, Rescue
 from quire.rescue.wals import Wals
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
@@ -164,8 +165,8 @@ async def test_a_tombstone_holds_whoever_laid_it(world: World) -> None:
     await first.ledgers.delete(by_itself.ledger_id)
     await second.ledgers.delete(by_another.ledger_id)
     own = first.wals.port(first.wals.own_wal())  # type: ignore[arg-type]
-    await eventually(lambda: by_another.ledger_id in own.laid)  # type: ignore[attr-defined]
-    await own.tidy()  # type: ignore[attr-defined]
+    await eventually(lambda: by_another.ledger_id in own.laid.waiting)  # type: ignore[attr-defined]
+    await own.flusher.tidy()  # type: ignore[attr-defined]
     report = await world.rescue(copy)
     assert report.is_done and not report.lost, report.lost
     segments = (await topics.load(world.store, PATH)).segments
@@ -270,7 +271,7 @@ async def test_an_object_that_is_gone_from_a_closed_log_is_damage_and_not_absenc
     copy = await world.copy()
     del world.objects.faults.objects[world.names(closed)[1]]
     report = await world.rescue(copy)
-    assert not report.is_done and "cannot be read" in report.lost[0]
+    assert not report.is_done and "cannot read wal-" in report.lost[0]
 
 
 async def test_a_store_that_refuses_once_is_asked_again(world: World) -> None:
@@ -289,7 +290,7 @@ async def test_the_wrong_bucket_is_refused(world: World) -> None:
     copy = await world.copy()
     world.objects = MemoryObjectStore()
     world.renew()
-    with pytest.raises(ConfigurationError, match="name the store with --wal as brokers have it"):
+    with pytest.raises(ConfigurationError, match="use the same --wal as the brokers"):
         await world.rescue(copy)
 
 

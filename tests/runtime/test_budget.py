@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quire.runtime.budget import ByteBudget
 
 
@@ -52,3 +54,37 @@ def test_who_fills_it_again_at_once_waits_again() -> None:
     for _ in range(3):
         budget.give_back(100)
     assert calls == ["refilled"] * 3
+
+
+def test_waiters_are_called_in_order_until_the_budget_is_spent_again() -> None:
+    budget, calls = ByteBudget(100), []
+
+    def take(name: str) -> Callable[[], None]:
+        def callback() -> None:
+            calls.append(name)
+            budget.take(50)
+
+        return callback
+
+    budget.take(100)
+    for name in "abc":
+        budget.when_free(take(name))
+    budget.give_back(100)
+    assert calls == ["a", "b"] and budget.has_waiters
+    budget.give_back(20)
+    assert calls == ["a", "b"], "three quarters are still held"
+    budget.give_back(5)
+    assert calls == ["a", "b", "c"] and not budget.has_waiters
+
+
+def test_a_waiter_that_fails_stops_no_other_waiter() -> None:
+    budget, calls = ByteBudget(100), []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    budget.take(100)
+    budget.when_free(fail)
+    budget.when_free(lambda: calls.append("next"))
+    budget.give_back(100)
+    assert calls == ["next"] and not budget.has_waiters

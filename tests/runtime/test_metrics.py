@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from prometheus_client import parser
+from prometheus_client import ProcessCollector, parser
 from prometheus_client.openmetrics import parser as open_metrics_parser
 
 from quire.runtime import exposition
 from quire.runtime.metric_docs import document
 from quire.runtime.metric_table import BY_NAME, METRICS
 from quire.runtime.metrics import UNITS, Histogram, Kind, Labels, Value, Values
+from quire.runtime.probes import of_process
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 NAME = re.compile(r"(quire|process)_[a-z]+(_[a-z]+)*")
@@ -114,3 +115,10 @@ def test_what_is_no_metrics_is_left_out_and_is_not_taken_for_the_former_texts() 
     joined.add(["# HELP a Help.", "# TYPE a counter", "a_total 1"], 'broker="b:1"')
     joined.add(["<html>", "# a comment", "#", "b 2", "", "# EOF"], 'broker="b:2"')
     assert joined.text(open_metrics=False) == '# HELP a Help.\n# TYPE a counter\na_total{broker="b:1"} 1\n'
+
+
+def test_a_process_is_measured_as_by_prometheus() -> None:
+    collected = ProcessCollector(registry=None).collect()
+    expected = {sample.name: sample.value for family in collected for sample in family.samples}
+    assert of_process() == pytest.approx(expected, rel=0.2)
+    assert of_process()["process_start_time_seconds"] == expected["process_start_time_seconds"]

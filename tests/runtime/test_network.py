@@ -41,3 +41,11 @@ def test_a_connection_probes_a_silent_peer(run):
 )
 def test_one_machine_is_one_network(address: str, expected: str) -> None:
     assert network.network_of(address) == expected
+
+
+def test_sites_have_many_networks() -> None:
+    assert network.wide_network_of("/2001:db8:0:ffff::1:4711") == "2001:db8::/48"
+    assert network.wide_network_of("/10.0.0.1:4711") == "10.0.0.1"
+    assert network.site_of("/2001:db8:0:ffff::1:4711") == "2001:db8::/48"
+    assert network.site_of("/::ffff:10.0.0.1:4711") == "10.0.0.0/24"
+    assert network.site_of("") == ""

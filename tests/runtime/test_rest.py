@@ -96,7 +96,7 @@ def test_a_refusal_is_the_error_that_fits_in_the_brokers_own_words(
         says(status, "in words"),
         says(status),
     ]
-    for said in ("the moon", "in words", f"the broker answered {status}"):
+    for said in ("the moon", "in words", f"the broker returned status {status}"):
         with pytest.raises(QuireError) as caught:
             Admin(url).get("/x")
         assert type(caught.value) is kind
@@ -160,7 +160,7 @@ def test_what_speaks_no_rest_is_told_of(broker: tuple[str, type[Handler]]) -> No
         lambda handler: handler.wfile.write(b"\0\0\0\5nope\r\n\r\n") and None,
     ]
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match="is it the clients' port"):
+        with pytest.raises(ConfigurationError, match="check that it is not the port of Pulsar clients"):
             Admin(url).get("/x")
     with pytest.raises(ConfigurationError, match="is not the HTTP address of a broker"):
         Admin("127.0.0.1:8080")

@@ -40,9 +40,9 @@ def test_it_tells_what_follows() -> None:
 
 
 def test_what_it_lacks_is_a_bug_in_words() -> None:
-    with pytest.raises(AssertionError, match="bug: a door in state SHUT met PUSHED: somebody pushes"):
+    with pytest.raises(AssertionError, match="bug: a door in state SHUT received PUSHED: somebody pushes"):
         TRANSITIONS.next(Door.SHUT, Event.PUSHED)
-    with pytest.raises(AssertionError, match="bug: a door that does not exist met BURNT: fire"):
+    with pytest.raises(AssertionError, match="bug: a door that does not exist received BURNT: fire"):
         TRANSITIONS.next(None, Event.BURNT)
 
 

@@ -31,7 +31,7 @@ async def test_a_loop_that_stands_is_told_of_with_its_stack(caplog: pytest.LogCa
         stands_still_here(watchdog, was_told)
         async with asyncio.timeout(PATIENCE_S):
             told = ""
-            while "turns again" not in told:
+            while "runs again" not in told:
                 await asyncio.sleep(0.01)
                 told = "".join(record.getMessage() for record in caplog.records)
     assert calls == ["quire-watchdog"], "once for the stall"

@@ -13,9 +13,14 @@ from joserfc.jwk import OctKey
 
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import NotAuthenticated
-from quire.security.authentication import REQUEST_ID, Authentication, make_authentication
+from quire.security.authentication import (
+    CREDENTIALS_BYTES_MAX,
+    REQUEST_ID,
+    Authentication,
+    make_authentication,
+)
 from quire.security.configuration import AuthenticationConfiguration, Basic, Certificate, Token
-from quire.security.identity import Presented
+from quire.security.identity import Identity, Presented
 
 SECRET = b"0123456789abcdef0123456789abcdef-secret"
 TOKEN = jwt.encode({"alg": "HS256"}, {"sub": "app"}, OctKey.import_key(SECRET))
@@ -48,7 +53,7 @@ async def test_a_name_that_is_too_long_with_its_prefix_is_none(tmp_path: Path) -
     settings = Token(secret_key=str(tmp_path / "secret.key"), prefix="p" * 10)
     doors = make_authentication(AuthenticationConfiguration(token=settings), SystemClock())
     long = jwt.encode({"alg": "HS256"}, {"sub": "a" * 250}, OctKey.import_key(SECRET))
-    with pytest.raises(NotAuthenticated, match="is no role"):
+    with pytest.raises(NotAuthenticated, match="is not a role"):
         await doors.authenticate(Presented("token", long.encode()))
 
 
@@ -97,3 +102,76 @@ async def test_who_is_named_by_nothing_that_can_go_stays(doors: Authentication, 
     (tmp_path / "users").write_text("")
     await doors.look()
     assert not doors.holds(user) and doors.holds(token)
+
+
+def signed(subject: str) -> Presented:
+    return Presented(
+        "token", jwt.encode({"alg": "HS256"}, {"sub": subject}, OctKey.import_key(SECRET)).encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "subject", "role"),
+    [
+        (("", "data:"), "app", "app"),
+        (("", "data:"), "data", "data"),
+        (("", "data:"), "data:boss", ""),
+        (("d", "data:"), "app", "dapp"),
+        (("d", "data:"), "ata:boss", ""),
+        (("data:", "d"), "boss", "data:boss"),
+        (("data:", "data:x:"), "x:boss", ""),
+        (("data:", "data:"), "boss", "data:boss"),
+    ],
+)
+async def test_a_prefix_is_reserved_for_its_provider(
+    tmp_path: Path, prefixes: tuple[str, str], subject: str, role: str
+) -> None:
+    (tmp_path / "users").write_text("")
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    configuration = AuthenticationConfiguration(
+        token=Token(secret_key=str(tmp_path / "secret.key"), prefix=prefixes[0]),
+        basic=Basic(str(tmp_path / "users"), prefix=prefixes[1]),
+    )
+    doors = make_authentication(configuration, SystemClock())
+    if role:
+        assert (await doors.authenticate(signed(subject))).role == role
+    else:
+        with pytest.raises(NotAuthenticated, match="prefix of another provider"):
+            await doors.authenticate(signed(subject))
+
+
+async def test_a_method_that_is_not_configured_is_anonymous_where_that_has_a_role(tmp_path: Path) -> None:
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    token = Token(secret_key=str(tmp_path / "secret.key"))
+    doors = make_authentication(
+        AuthenticationConfiguration(token=token, anonymous_role="guest"), SystemClock()
+    )
+    for shown in (Presented("none"), Presented("basic", b"app:secret"), Presented("athenz", b"x")):
+        identity = await doors.authenticate(shown)
+        assert (identity.role, identity.method) == ("guest", "none")
+    with pytest.raises(NotAuthenticated):
+        await doors.authenticate(Presented("token", b"wrong"))
+    strict = make_authentication(AuthenticationConfiguration(token=token), SystemClock())
+    with pytest.raises(NotAuthenticated, match="does not support the method"):
+        await strict.authenticate(Presented("athenz", b"x"))
+
+
+async def test_credentials_that_are_too_large_are_shown_to_no_provider() -> None:
+    class Provider:
+        asked = 0
+
+        async def authenticate(self, data: bytes, address: str = "") -> Identity:
+            self.asked += 1
+            return Identity("app", "token")
+
+        async def look(self) -> None: ...
+
+        def trusts(self, proof: str) -> bool:
+            return True
+
+    provider = Provider()
+    doors = Authentication("", {"token": provider})
+    assert (await doors.authenticate(Presented("token", bytes(CREDENTIALS_BYTES_MAX)))).role == "app"
+    with pytest.raises(NotAuthenticated, match="larger than 32768 bytes"):
+        await doors.authenticate(Presented("token", bytes(CREDENTIALS_BYTES_MAX + 1)))
+    assert provider.asked == 1

@@ -98,6 +98,16 @@ def test_prefixes_of_subscriptions() -> None:
     assert may("boss", Action.CONSUME, granted, "other"), "who administers it could change it anyway"
 
 
+def test_prefixes_of_subscriptions_through_a_proxy_are_those_of_its_client() -> None:
+    granted = Grants(of_namespace={"*": ("consume",)}, is_prefixed=True)
+    through = RULES.speaking_for(Identity("gateway", "token"), "app")
+    for name, is_allowed in (("app-1", True), ("gateway-1", False), ("other", False)):
+        decision = RULES.decide(through, Action.CONSUME, TOPIC._replace(subscription=name), granted)
+        assert decision.allowed is is_allowed
+    only = Grants(of_namespace={"app": ("consume",)}, is_prefixed=True)
+    assert not RULES.decide(through, Action.CONSUME, TOPIC._replace(subscription="app-1"), only).allowed
+
+
 def test_who_may_not_consume_hears_nothing_of_subscriptions() -> None:
     def why(grants: Grants, subscription: str) -> str:
         place = TOPIC._replace(subscription=subscription)

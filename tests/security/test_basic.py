@@ -13,7 +13,7 @@ import pytest
 
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
-from quire.security import turns
+from quire.security import fair_executor
 from quire.security.basic import Passwords
 from quire.security.configuration import Basic
 
@@ -101,11 +101,11 @@ async def test_who_floods_with_wrong_passwords_keeps_nobody_else_out(
     ]
     await asyncio.sleep(0)
     right = asyncio.ensure_future(passwords.authenticate(b"app:secret", "/10.0.0.1:4711"))
-    may_go_on.release(turns.AT_ONCE_MAX + 1)  # so many of the flood come before it
+    may_go_on.release(fair_executor.AT_ONCE_MAX + 1)  # so many of the flood come before it
     assert (await asyncio.wait_for(right, 30)).role == "app"
     may_go_on.release(len(flood))
     found = [type(one) for one in await asyncio.gather(*flood, return_exceptions=True)]
-    in_line = turns.AT_ONCE_MAX + turns.IN_A_LINE_MAX
+    in_line = fair_executor.AT_ONCE_MAX + fair_executor.WAITING_MAX - 1
     assert (found.count(NotAuthenticated), found.count(Unavailable)) == (in_line, 500 - in_line)
 
 
@@ -136,3 +136,32 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(os.urandom(100) + b"\xff")
     with pytest.raises(ConfigurationError):
         Passwords(Basic(str(tmp_path / "binary")), SystemClock())
+
+
+async def test_a_failure_costs_the_same_for_each_user_and_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    rounds = {"cheap": 4, "dear": 8, "middle": 6}
+    file.write_text(
+        "".join(
+            f"{user}:{bcrypt.hashpw(b'right', bcrypt.gensalt(n)).decode()}\n" for user, n in rounds.items()
+        )
+    )
+    passwords = Passwords(Basic(str(file)), SystemClock())
+    spent: list[int] = []
+    real = bcrypt.hashpw
+
+    def counted(password: bytes, salt: bytes) -> bytes:
+        spent.append(1 << int(salt[4:6]))
+        return real(password, salt)
+
+    monkeypatch.setattr(bcrypt, "hashpw", counted)
+    monkeypatch.setattr(bcrypt, "checkpw", lambda password, hashed: counted(password, hashed) == hashed)
+    for user in ("nobody", *rounds):
+        with pytest.raises(NotAuthenticated):
+            await passwords.authenticate(f"{user}:wrong".encode(), "/10.0.0.1:1")
+        assert sum(spent) == 1 << 8, user
+        spent.clear()
+    assert (await passwords.authenticate(b"cheap:right", "/10.0.0.1:1")).role == "cheap"
+    assert spent == [1 << 4]

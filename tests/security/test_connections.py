@@ -30,6 +30,14 @@ def test_the_oldest_that_has_not_logged_in_goes_for_a_new_one(monkeypatch: pytes
     assert list(table) == [0, 2, 3, 4] and table.logging_in == 3
 
 
+def test_a_flood_from_one_network_closes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGGING_IN_MAX", 3)
+    table: Connections[int] = Connections(100, Limits())
+    table.came(0, "/192.0.2.9:1")
+    flood = [table.came(number, f"/[2001:db8:0:{number:x}::1]:1") for number in range(1, 9)]
+    assert flood == [None, None, 1, 2, 3, 4, 5, 6] and list(table) == [0, 7, 8]
+
+
 def test_silent_ones_do_not_take_the_last_connections() -> None:
     table: Connections[int] = Connections(3, Limits())
     for number in range(3):

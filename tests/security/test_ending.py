@@ -14,7 +14,7 @@ from quire.security.ending import ending
 
 @pytest.mark.parametrize(
     ("days", "level", "words"),
-    [(365, "", ""), (14, WARNING, "ends on"), (1, ERROR, "ends on"), (-1 / 1440, ERROR, "has ended")],
+    [(365, "", ""), (14, WARNING, "expires on"), (1, ERROR, "expires on"), (-1 / 1440, ERROR, "expired")],
 )
 def test_a_certificate_of_so_many_days(days: float, level: str, words: str, tmp_path: Path) -> None:
     authority = Authority.make(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -86,9 +87,9 @@ def test_an_authority_that_is_none_is_named(tmp_path: Path, certs: Path) -> None
 
 
 def test_half_a_pair_is_refused(certs: Path) -> None:
-    with pytest.raises(ConfigurationError, match="needs a key beside it"):
+    with pytest.raises(ConfigurationError, match="needs a key: set both"):
         ClientTls(certificate=str(certs / "alice.pem")).context()
-    with pytest.raises(ConfigurationError, match="needs a certificate beside it"):
+    with pytest.raises(ConfigurationError, match="needs a certificate: set both"):
         ClientTls(key=str(certs / "alice-key.pem")).context()
 
 
@@ -175,3 +176,7 @@ def test_a_gateway_where_nobody_logs_in_shows_no_certificate(
     monkeypatch.setattr(tls, "_client", files.append)
     tls.to_brokers(Configuration(tls=of_node(certs)), shows_itself=shows_itself)
     assert bool(files[-1].certificate) == shows_itself
+
+
+def test_a_peer_can_ask_for_no_second_handshake(certs: Path) -> None:
+    assert tls.for_clients(of_node(certs)).current().options & ssl.OP_NO_RENEGOTIATION

@@ -184,8 +184,8 @@ async def test_issuer_and_audience_are_asked_for_where_they_are_set() -> None:
         (Token(secret_key=inline(DER)), "is a public key"),
         (Token(secret_key="data:;base64,%%"), "base64"),
         (Token(secret_key="/nowhere/secret"), "cannot read"),
-        (Token(public_key=inline(SECRET)), "neither PEM nor DER"),
-        (Token(public_key=inline(public(RSA)[:200])), "cut short"),
+        (Token(public_key=inline(SECRET)), "not a public key in PEM or DER"),
+        (Token(public_key=inline(public(RSA)[:200])), "truncated"),
         (Token(public_key=inline(private(RSA))), "public key"),
         (Token(public_key=inline(public(rsa.generate_private_key(65537, 1024)))), "2048"),
         (Token(public_key=inline(public(RSA)), algorithms=("HS256",)), "does not fit"),
@@ -214,3 +214,25 @@ async def test_a_key_that_is_replaced(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not tokens.trusts(before.proof)
     with pytest.raises(NotAuthenticated):
         await tokens.authenticate(old)
+
+
+@pytest.mark.parametrize(
+    ("header", "is_taken"),
+    [
+        ({"pi.atm": "1", "nbf_hint": {"a": [1]}}, True),
+        ({"kid": "x", "typ": "at+jwt", "x5c": ["A" * 3_000]}, True),
+        ({"crit": ["pi.atm"], "pi.atm": "1"}, False),
+        ({"crit": ["exp"], "exp": NOW_S + 60}, False),
+        ({"crit": ["b64"], "b64": False}, False),
+    ],
+)
+async def test_parameters_of_a_header_that_are_unknown_are_ignored_unless_critical(
+    header: dict[str, Any], is_taken: bool
+) -> None:
+    tokens = Tokens(Token(secret_key=inline(SECRET)), Clock())
+    token = by_hand({"alg": "HS256", **header}, {"sub": "app"}, SECRET)
+    if is_taken:
+        assert (await tokens.authenticate(token)).role == "app"
+    else:
+        with pytest.raises(NotAuthenticated):
+            await tokens.authenticate(token)

@@ -24,6 +24,7 @@ from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.services import Services
 from quire.testing.cluster import MemoryCluster
 from quire.testing.objects import MemoryObjectStore
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class BrokerHouse:
 
     def __init__(self) -> None:
         self.cluster = MemoryCluster(3)
-        self.archive = Archive(MemoryObjectStore(), SystemClock())
+        self.archive = Archive(TrustedPlace(MemoryObjectStore(), self.cluster.store), SystemClock())
         self.running: list[Broker] = []
         self.port = 0
         self.clock: Clock = SystemClock()

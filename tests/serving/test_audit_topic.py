@@ -11,9 +11,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from quire.cli import audit_topic as publishing
-from quire.cli.audit_topic import AuditTopic, audit_topic
 from quire.metadata.records import Policies
+from quire.process import audit_topic as publishing
+from quire.process.audit_topic import AuditTopic, audit_topic
 from quire.security.configuration import Audit, Credentials
 from quire.serving.broker import Broker
 

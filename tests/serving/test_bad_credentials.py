@@ -24,9 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey
 
-from quire.cli.doors import Doors
-from quire.cli.parts import listen
 from quire.metadata import paths
+from quire.process.listeners import Listeners, listen
 from quire.runtime.tls import ClientTls
 from quire.security import oidc
 from quire.security.certs import Authority
@@ -36,7 +35,7 @@ from quire.security.listener import TlsListener
 from quire.security.tls import for_clients
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
-from quire.serving.session import connection
+from quire.serving.session import session
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
@@ -63,24 +62,24 @@ def by_hand(header: dict[str, Any], secret: bytes, **claims: Any) -> str:
 
 
 OF_SECRET = {
-    "algorithm none": (by_hand({"alg": "none"}, b"", sub="admin"), "algorithm is none of HS256"),
+    "algorithm none": (by_hand({"alg": "none"}, b"", sub="admin"), "algorithm is not one of HS256"),
     "kid traversal": (
         by_hand({"alg": "HS256", "kid": "../../../../dev/null"}, b"\0" * 32, sub="admin"),
         "not signed by the key",
     ),
-    "a role with a slash": (token("../admin"), "claim sub is no role"),
-    "a role with a newline": (token("app\nadmin"), "claim sub is no role"),
+    "a role with a slash": (token("../admin"), "claim sub is not a role"),
+    "a role with a newline": (token("app\nadmin"), "claim sub is not a role"),
     "no token": ("no-token-at-all-but-a-secret", "not a signed JSON web token"),
 }
 OF_RSA = {
-    "RS/HS confusion": (by_hand({"alg": "HS256"}, PUBLIC, sub="admin"), "algorithm is none of RS256"),
+    "RS/HS confusion": (by_hand({"alg": "HS256"}, PUBLIC, sub="admin"), "algorithm is not one of RS256"),
     "a key of another type": (
         jwt.encode({"alg": "ES256"}, {"sub": "admin"}, ECKey.generate_key("P-256", private=True)),
-        "algorithm is none of RS256",
+        "algorithm is not one of RS256",
     ),
     "a secret for a pair": (
         jwt.encode({"alg": "HS256"}, {"sub": "admin"}, OctKey.import_key(SECRET)),
-        "algorithm is none of RS256",
+        "algorithm is not one of RS256",
     ),
 }
 
@@ -176,7 +175,7 @@ async def test_a_jwks_that_cannot_be_had(
     house.security = security(tmp_path, authentication=AuthenticationConfiguration(oidc=(provider,)))
     broker = await house.start()
     shown = token("admin", iss=url, aud="quire", seconds=60)
-    codes = await refused_everywhere(broker, tmp_path, shown, "cannot be had; try again", caplog)
+    codes = await refused_everywhere(broker, tmp_path, shown, "cannot be fetched; try again", caplog)
     assert codes == (pb.ServiceNotReady, 503)
     await house.security.stop()
     await runner.cleanup()
@@ -202,7 +201,7 @@ async def test_an_original_principal_of_who_is_no_proxy(house: BrokerHouse, tmp_
     lines = audit(tmp_path)
     assert [line["action"] for line in lines] == ["CONNECT", "HTTP"]
     assert {line["outcome"] for line in lines} == {
-        "the role app is no proxy, so it cannot speak for another one"
+        "the role app is not a proxy, so it cannot act for another role"
     }
     assert await everything(broker) == before
 
@@ -246,7 +245,7 @@ async def test_a_certificate_of_another_authority(house: BrokerHouse, tmp_path: 
     house.security = security(tmp_path, tls=served)
     broker = await house.start()
     listener = TlsListener(listen("127.0.0.1:0"), for_clients(served))
-    Doors(None, None, listener, None).audit(house.security)
+    Listeners(None, None, listener, None).audit(house.security)
     await broker.sessions.listen(None, listener)
     shown = ClientTls(str(ours / "authority.pem"), str(theirs / "admin.pem"), str(theirs / "admin-key.pem"))
     host, _, port = listener.address.rpartition(":")
@@ -275,7 +274,7 @@ async def test_who_is_slow_before_he_is_let_in_is_closed(
         return await real(presented)
 
     monkeypatch.setattr(guard.authentication, "authenticate", hanging)
-    monkeypatch.setattr(connection, "HANDSHAKE_S", 1.5)
+    monkeypatch.setattr(session, "HANDSHAKE_S", 1.5)
     slow = commands.connect("test", "token", b"slow")
     said = (b"", slow[:10], slow)
     peers = [await Client.open(broker) for _ in said]

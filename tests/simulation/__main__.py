@@ -23,8 +23,12 @@ from .plan import Plan, draw
 from .runner import HISTORIES, PROCESSES, Outcome, run, run_many
 from .shrink import shrink
 
-SHARES = {"ledger": 4, "cluster": 1, "wal": 1}
-"""One of the cluster costs as much as three of ledgers, which find more in the same time; one of WALs a third."""
+SHARES = {"ledger": 4, "cluster": 1, "wal": 1, "restored": 1}
+"""Shares of the kinds of histories.
+
+One cluster history takes as long as three ledger histories, which find more in that time. A WAL history takes a third
+of a ledger history.
+"""
 
 TELL_S = 15.0
 
@@ -66,7 +70,7 @@ def main(
 
 
 def _division(kinds: list[str], seeds: str, histories: int | None, first: int) -> dict[str, range]:
-    """Which seeds of each kind."""
+    """Return the seeds of each kind of history."""
     if histories is None:
         start, _, behind = seeds.partition(":")
         return {kind: range(int(start), int(behind)) for kind in kinds}
@@ -75,7 +79,7 @@ def _division(kinds: list[str], seeds: str, histories: int | None, first: int) -
 
 
 def _commit() -> str:
-    """What is checked out, and whether it was changed since."""
+    """Return the checked-out commit, and whether the working tree differs from it."""
     command = ["git", "describe", "--always", "--dirty"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return f"commit {answer.stdout.strip() or 'unknown'}"
@@ -86,7 +90,7 @@ def _one_kind(kind: str) -> str:
 
 
 def show(outcome: Outcome) -> bool:
-    """Print one history; True when an invariant broke."""
+    """Print the outcome of one history. Return True if an invariant was violated."""
     for line in outcome.lines:
         click.echo(line)
     click.echo(outcome.plan)
@@ -99,7 +103,7 @@ def _breaks(rule: str, plan: Plan) -> bool:
 
 
 def sweep(kind: str, seeds: range, processes: int, mutation: str, shrinks: bool) -> int:
-    """Run seeds; print what failed, smaller. Answers how many failed. Under a mutation the first one is enough."""
+    """Run seeds, shrink and print failures, and return their number. Under a mutation, stop at the first failure."""
     begin, cpu_s, virtual_s = time.monotonic(), 0.0, 0.0
     seen: Counter[str] = Counter()
     failed: list[Outcome] = []

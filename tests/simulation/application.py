@@ -1,10 +1,10 @@
-"""A process with Quire's own client: producers that number their messages, consumers that acknowledge them.
+"""Application process with Quire's client: producers that number their messages, consumers that acknowledge them.
 
-What an application was told is a fact that outlives it (`facts`): a receipt, a message, an answered acknowledgement. A
-producer of a topic with deduplication begins again, after a crash or an unknown outcome, at the first message without a
-receipt, under the same sequence ids; one of another topic goes on with the next message.
+`facts` records an application's receipts, messages and confirmed acknowledgements, also after the application died.
+After a crash or an unknown outcome, a producer with deduplication resumes at the first message without a receipt, with
+the same sequence ids. A producer without deduplication continues with the next message.
 
-The topic with keys has other subscriptions: one dispatches by key, one is sought back and forth, by id and by time.
+The topic with keys has other subscriptions: one is key-shared, and one seeks back and forth, by id and by time.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ CLIENT: Final = ClientSettings(
     partitions_poll_ms=1_000,
 )
 CONSUMER: Final = ConsumerSettings(prefetch_messages_max=20, nack_delay_ms=100)
+RESENT: Final = 3
+"""Number of messages with receipts that a restarted application sends again."""
+
 RECEIVE_S: Final = 0.5
 PAUSE_S: Final = 0.2
 CLIENT_TYPES: Final = {"seeking": "exclusive"}
-"""Of subscriptions that are not named after what they are."""
+"""Types of the subscriptions whose names are not their types."""
 
 
 class Application(SimulatedHost):
@@ -73,7 +76,7 @@ class Application(SimulatedHost):
             self._consume(client, topic, kind)
             for topic in self.topics
             for kind in kinds_of(topic)
-            if kind != "seeking" or self.number == 0  # another's acks may arrive behind a seek
+            if kind != "seeking" or self.number == 0  # so that no other application's acks follow a seek
         ]
         if self.cluster.plan.keyed or self.trims:
             works += [
@@ -88,7 +91,7 @@ class Application(SimulatedHost):
     async def _produce(self, client: Client, topic: str) -> None:
         name = f"{self.host}-{topic}"
         batching = self.rng.random() < 0.5
-        if topic == KEYS:  # batches by key and numbers that grow do not go together
+        if topic == KEYS:  # with batches by key, a producer's numbers do not grow
             settings = ProducerSettings(
                 send_timeout_ms=4_000, batching=batching and not self.is_deduplicated, batch_by_key=True
             )
@@ -96,7 +99,7 @@ class Application(SimulatedHost):
             settings = ProducerSettings(send_timeout_ms=4_000, batching=batching)
         access = "exclusive-with-fencing" if topic == LED else "shared"
         if not self.is_deduplicated and self.number % 2:
-            name = ""  # the broker gives one: whoever comes back with it takes the place of the connection before
+            name = ""  # the broker assigns one: a reconnection with it replaces the former connection
         needs_subscriptions = self.trims or topic == PARTED
         self.producing += 1
         while not self.stops_producing:
@@ -105,6 +108,7 @@ class Application(SimulatedHost):
                 continue
             try:
                 async with client.producer(topic, name=name, access=access, settings=settings) as producer:
+                    self._go_back(topic)
                     await self._send_for(
                         producer, topic, self.rng.choice((0.5, 3.0)) if topic == LED else 1e9
                     )
@@ -112,6 +116,16 @@ class Application(SimulatedHost):
                 self.world.note(f"{self.host} cannot produce to {topic}: {type(error).__name__} {error}")
                 await asyncio.sleep(PAUSE_S)
         self.producing -= 1
+
+    def _go_back(self, topic: str) -> None:
+        """Go back to messages that have receipts, as a program does whose own record of its progress is outdated.
+
+        This is done only for topics in which brokers detect the duplicates: not for topics with several partitions,
+        that are deleted, or whose payloads depend on the epoch.
+        """
+        if self.cluster.plan.resent and self.is_deduplicated and topic not in (LED, PARTED, REMADE):
+            key = f"{self.host}-{topic}"
+            self.facts.next_number[key] = max(0, self.facts.next_number[key] - RESENT)
 
     async def _send_for(self, producer: Producer[bytes], topic: str, seconds: float) -> None:
         until = self.world.loop.time() + seconds
@@ -140,6 +154,13 @@ class Application(SimulatedHost):
                 failure = failure or error
                 self.world.saw(f"publish {type(error).__name__}")
                 continue
+            if (topic, payload) in self.facts.receipts and topic not in (PARTED, REMADE):
+                self.world.saw("sent again with a receipt")
+                again = (
+                    f"{topic}: {payload[:40]!r} has a receipt, and was stored again at {receipt.message_id}"
+                )
+                is_stored = self.is_deduplicated and receipt.message_id.ledger_id >= 0
+                self.world.check(not is_stored, "duplicates", again)
             self.facts.received(topic, payload, receipt)
             if self.is_deduplicated and failure is None and topic != LED:
                 self.facts.next_number[key] = number + 1
@@ -147,11 +168,11 @@ class Application(SimulatedHost):
             raise failure
 
     def _all_subscribed(self, topic: str) -> bool:
-        """Trimming keeps for subscriptions that are there."""
+        """Return whether all subscriptions of the topic exist, so that trimming waits for their acknowledgements."""
         return all((topic, kind) in self.facts.subscribed for kind in kinds_of(topic))
 
     def _payload(self, topic: str, number: int, epoch: int | None) -> bytes:
-        """The same for the same number, whenever it is made; of the led topic nobody makes one twice."""
+        """Return the payload of a message, which depends only on the application, topic, number and topic epoch."""
         text = f"{self.host} {topic} {number} {-1 if epoch is None else epoch} ".encode()
         return text + bytes(number * 37 % 700)
 
@@ -181,7 +202,7 @@ class Application(SimulatedHost):
                 await asyncio.sleep(PAUSE_S * 3)
 
     async def _where(self, client: Client, topic: str) -> tuple[list[str], MessageId]:
-        """Names, and where a new subscription begins: of partitions where stock clients begin if nobody says more."""
+        """Return the names to subscribe to, and a new subscription's start: for partitions, stock clients' default."""
         if topic != PARTED:
             return [topic], EARLIEST
         count = await client.partitions(topic)
@@ -214,13 +235,13 @@ class Application(SimulatedHost):
         if kind in (
             "exclusive",
             "shared",
-        ):  # else an ack that was lost would be made good before anybody looks
+        ):  # do not repeat acks that were answered: it would hide that an ack was lost
             asked = [one for one in asked if one.id.place not in self.facts.acknowledged[topic, kind]]
         if not asked or self.rng.random() < 0.1:
             return
         if (
             kind == "failover" and topic != PARTED
-        ):  # of several topics the last message says nothing of the others
+        ):  # with several topics, a cumulative ack covers only the topic of its message
             self.facts.asks_up_to(topic, kind, asked[-1])
             await consumer.ack_cumulative(asked[-1])
         else:
@@ -244,7 +265,7 @@ class Application(SimulatedHost):
                 self.facts.acknowledged[topic, kind].update(message.id.place for message in asked)
 
     async def _seek(self, consumer: Consumer[bytes], topic: str, kind: str) -> Seek | None:
-        """To a message or to a time of some seconds ago; None when there is none yet."""
+        """Seek to a message or to a recent time, and return the seek; None if the topic has no messages yet."""
         ids = [found for _, found in self.facts.of(topic)]
         if not ids:
             return None
@@ -262,7 +283,7 @@ class Application(SimulatedHost):
 
     # -- reading ---------------------------------------------------------------------------------------
     async def _read_along(self, client: Client, topic: str) -> None:
-        """Readers without subscriptions, each from the beginning for a while."""
+        """Run readers without subscriptions one after another, each from the topic's beginning for a while."""
         while not self.stops:
             tape: list[tuple[Place, bytes]] = []
             try:

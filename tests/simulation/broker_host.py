@@ -1,4 +1,4 @@
-"""A host with a broker: the whole process as `quire broker` puts it together, but for the REST interface."""
+"""Host with a broker process, which is composed as by `quire broker`, except for HTTP."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from unittest import mock
 
 from aiohttp import web
 
+from quire.identity.place import Place
+from quire.identity.stores import StoreRole
 from quire.ledger.ledgers import Ledgers, LedgerWriter, WriterListener
 from quire.ledger.reach import Reach
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
-from quire.serving.cluster import fan_out
-from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.names import TopicName
+from quire.serving.operations import fan_out
+from quire.serving.ownership.cluster_ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
+from quire.tiering.metadata_copy import MetadataCopies
 
 from .client import RETRY_S, make_base
 from .faults import Cluster
@@ -35,12 +39,14 @@ from .plan import Plan
 from .world import SimulatedClock, World
 
 PORT: Final = 6650
+CLUSTER: Final = "51a7ed00-0000-4000-8000-000000000000"
+"""UUID of the cluster, in histories in which stores have a cluster's marker."""
 
 
 def adverse_broker_settings(
     rng: Random, host: str, plan: Plan, *, deduplication: bool, archive_lag_ms: int
 ) -> BrokerSettings:
-    """Segments of a few blocks, and an archive that is always at work."""
+    """Return settings with segments of a few blocks, which are archived all the time."""
     return BrokerSettings(
         listen=f"{host}:{PORT}",
         advertise=f"pulsar://{host}:{PORT}",
@@ -60,7 +66,7 @@ def adverse_broker_settings(
 
 
 class WatchedLedgers(Ledgers):
-    """`Ledgers` whose writers' confirmations the oracle hears."""
+    """`Ledgers` that report their writers' confirmations to the oracle."""
 
     oracle: Oracle
 
@@ -85,7 +91,7 @@ class _Watched:
 
 
 class WatchedOwnership(ClusterOwnership):
-    """Tells when it gives up all that it has."""
+    """`ClusterOwnership` that records when it gives up all its bundles."""
 
     world: World
 
@@ -102,6 +108,7 @@ class BrokerHost(SimulatedHost):
             self.world.loop, self.rng.uniform(-0.02, 0.02), self.rng.choice((0, 0, -3_000, 3_000))
         )
         self.broker: Broker | None = None
+        self.objects = SimulatedObjects(bucket, self.world)
         self._rest: web.Application | None = None
         self.http_url = f"http://{self.host}"
         plan_rng = self.world.rng("broker settings")
@@ -122,7 +129,7 @@ class BrokerHost(SimulatedHost):
 
     @property
     def rest(self) -> web.Application | None:
-        """The broker's REST interface. Made once: its two hundred routes take longer than an answer."""
+        """Return the broker's REST application, created once because its two hundred routes take long to build."""
         if self.broker is not None and self._rest is None:
             self._rest = make_app(self.broker)
             self._rest.freeze()
@@ -140,25 +147,31 @@ class BrokerHost(SimulatedHost):
         base = await make_base(self.cluster, store, self.clock, self.rng, process.name, WatchedLedgers)
         assert isinstance(base.ledgers, WatchedLedgers)
         base.ledgers.oracle = self.cluster.oracle
-        archive = Archive(SimulatedObjects(self.bucket, self.world), self.clock, unique=self._unique)
+        self.objects = SimulatedObjects(self.bucket, self.world)
+        place: Place = TrustedPlace(self.objects, store)
+        if self.cluster.plan.copies:
+            place = Place(store, self.objects, CLUSTER, StoreRole.ARCHIVE)
+        archive = Archive(place, self.clock, unique=self._unique)
         ownership = WatchedOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
         ownership.world = self.world
         with mock.patch.object(fan_out, "Peers", lambda *_: SimulatedPeers(self.cluster, self.host)):
             broker = Broker(Services(self.settings, store, base.ledgers, archive, self.clock), ownership)
         broker.addresses.http_url = self.http_url
-        reach = Reach(base.directory, self.cluster.plan.ack_quorum, ownership.shedding.look_soon)
-        ownership.reports.tell_cannot_write(lambda: reach.why_not)
+        reach = Reach(base.directory, self.cluster.plan.ack_quorum, ownership.shedding.shed_soon)
+        ownership.reports.set_cannot_write_source(lambda: reach.why_not)
         await broker.start()
         reach.start()
         base.repair.start()
+        if self.cluster.plan.copies:
+            await MetadataCopies(place, self.clock, lambda: base.repair.is_coordinator).start()
         return broker
 
     def _unique(self) -> str:
         return f"{self.rng.getrandbits(128):032x}"
 
-    # -- what events ask for ---------------------------------------------------------------------------
+    # -- actions of events -----------------------------------------------------------------------------
     async def leave(self) -> None:
-        """A clean stop, and a new process a moment later."""
+        """Stop the broker cleanly, and start a new process a moment later."""
         broker, process = self.broker, self.process
         if broker is not None:
             self.broker = None
@@ -168,7 +181,7 @@ class BrokerHost(SimulatedHost):
                 self.kill(restart_s=RETRY_S)
 
     async def move(self, number: int) -> None:
-        """Give one bundle away; by a quarter of the numbers split it."""
+        """Move one of the broker's bundles to another broker; for a quarter of the numbers, split it instead."""
         if self.broker is None or not isinstance(self.broker.ownership, ClusterOwnership):
             return
         names = sorted(self.broker.ownership._table.names())

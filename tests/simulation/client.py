@@ -1,8 +1,8 @@
-"""A process that writes, reads, recovers and deletes ledgers, as brokers do, and repairs when it is elected.
+"""Client process that writes, reads, recovers and deletes ledgers, as brokers do, and repairs when it is elected.
 
-It is what a broker has below its topics: metadata store, directory of bookies, ledgers, damage reports, repair. Its
-writers cut blocks of random entries, tell the oracle, and end their ledgers in every way there is: closed, abandoned,
-failed and recovered, or with the process.
+It consists of a broker's parts below its topics: metadata store, directory of bookies, ledgers, damage reports, repair.
+Its writers cut blocks of random entries, and report them to the oracle. A ledger ends in one of several ways: it is
+closed or abandoned, fails and is recovered, or its process dies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REPAIR: Final = RepairSettings(
 )
 RETRY_S: Final = 0.3
 LATER_S: Final = 2.0
-"""Bookies may have flushed by then what nobody was told is confirmed."""
+"""Pause after which bookies may have flushed blocks that were not confirmed to their writer."""
 
 LAST_TRIES: Final = 10
 
@@ -57,7 +57,7 @@ def adverse_ledger_settings(rng: Random, write_quorum: int, ack_quorum: int) -> 
 
 @dataclass
 class Base:
-    """What every process has that talks to bookies."""
+    """Parts of every process that uses bookies."""
 
     store: SimulatedStore
     directory: BookieDirectory
@@ -74,7 +74,7 @@ async def make_base(
     name: str,
     kind: type[Ledgers] = Ledgers,
 ) -> Base:
-    """As `quire broker` puts it together. Raises `Unavailable`."""
+    """Create the parts of a process, as `quire broker` does. Raises `Unavailable`."""
     timeout_s = rng.choice((0.3, 1.5)), rng.choice((1.0, 5.0))
     directory = ClusterDirectory(
         store,
@@ -92,6 +92,8 @@ async def make_base(
 
 
 class Client(SimulatedHost):
+    purpose = "state:simulation"
+
     def __init__(self, cluster: Cluster, number: int) -> None:
         super().__init__(cluster, f"client-{number}")
         self.oracle = cluster.oracle
@@ -102,9 +104,9 @@ class Client(SimulatedHost):
         self.stops = False
         self.open: dict[int, LedgerWriter] = {}
         self.deleting: set[int] = set()
-        """Ledgers whose deletion was asked of it, though it may stand still."""
+        """Ledgers that this client has begun to delete. A deletion may be stuck."""
 
-    # -- its process ------------------------------------------------------------------------------------------
+    # -- process ----------------------------------------------------------------------------------------------
     def work(self, process: Process) -> Coroutine[Any, Any, None]:
         self.store = SimulatedStore(self.cluster.metadata, process)
         return self._run(process, self.store)
@@ -129,14 +131,14 @@ class Client(SimulatedHost):
                 await asyncio.sleep(RETRY_S)
 
     async def make_base(self, process: Process, store: SimulatedStore) -> Base:
-        """What it stands on. Raises `Unavailable`."""
+        """Create the parts below the ledgers' users. Raises `Unavailable`."""
         return await make_base(self.cluster, store, self.clock, self.rng, process.name)
 
     # -- writing ---------------------------------------------------------------------------------------
     async def _write_a_ledger(self, ledgers: Ledgers) -> None:
         writing = Writing(self)
         width = self.cluster.plan.write_quorum
-        writer = writing.writer = await ledgers.create("state:simulation", writing)
+        writer = writing.writer = await ledgers.create(self.purpose, writing)
         ledger_id = writer.ledger_id
         self.open[ledger_id] = writer
         self.oracle.blocks.setdefault(ledger_id, {})
@@ -152,7 +154,7 @@ class Client(SimulatedHost):
         await self._end(ledgers, writer)
 
     async def _end(self, ledgers: Ledgers, writer: LedgerWriter) -> None:
-        """Close it, or abandon it; what failed is recovered by its own writer, sometimes."""
+        """Close or abandon the ledger. If the writer has failed, recover the ledger, sometimes."""
         if writer.error is None and self.rng.random() < 0.3:
             writer.abandon()
         elif writer.error is None:
@@ -163,17 +165,19 @@ class Client(SimulatedHost):
                 self.world.note(f"{self.host} cannot close ledger {writer.ledger_id}: {error}")
         if self.rng.random() < 0.7:
             await asyncio.sleep(self.rng.choice((0.0, 0.0, 0.0, LATER_S)))
-            await self.recover(writer.ledger_id, 3)
+            await self.recover(writer.ledger_id, 3, writer)
 
-    # -- what events ask for ---------------------------------------------------------------------------
-    async def recover(self, ledger_id: int, attempts: int) -> LedgerRecord | None:
+    # -- actions of events -----------------------------------------------------------------------------
+    async def recover(
+        self, ledger_id: int, attempts: int, failed: LedgerWriter | None = None
+    ) -> LedgerRecord | None:
         for _ in range(attempts):
             base = self.base
             if base is None:
                 return None
             try:
                 self.world.note(f"{self.host} recovers ledger {ledger_id}")
-                return await base.ledgers.recover(ledger_id)
+                return await base.ledgers.recover(ledger_id, failed)
             except NotFound:
                 return None
             except QuireError as error:
@@ -183,7 +187,7 @@ class Client(SimulatedHost):
         return None
 
     async def read(self, ledger_id: int, bytes_max: int = 2_000) -> int:
-        """Follow a ledger from its beginning as far as there is something; the number of entries seen."""
+        """Read a ledger from its beginning to its current end, and return the number of entries."""
         entry = 0
         if self.base is None:
             return entry
@@ -214,7 +218,7 @@ class Client(SimulatedHost):
                 self.world.note(f"{self.host}: {error}")
 
     async def accept_loss(self, ledger_id: int, gone: Iterable[str]) -> None:
-        """`quire bookies recover` of each that is `gone`, and `quire ledgers recover --accept-loss`."""
+        """Run `quire bookies recover` for each bookie in `gone`, then `quire ledgers recover --accept-loss`."""
         for uuid in gone:
             await self.give_up_bookie(uuid)
         if self.base is None:
@@ -250,7 +254,7 @@ class Client(SimulatedHost):
             self.world.note(f"{self.host} cannot decommission {uuid}: {error}")
 
     async def read_in_the_end(self, ledger_id: int, bytes_max: int) -> int:
-        """`read`, some times: nobody is to be unavailable for long any more."""
+        """Call `read`, and retry it a few times, because at the end of a history nothing is unavailable for long."""
         for _ in range(LAST_TRIES):
             try:
                 return await self.read(ledger_id, bytes_max)
@@ -280,7 +284,7 @@ class Client(SimulatedHost):
 
 
 class Writing:
-    """One writer's listener; cuts its blocks."""
+    """Listener of one writer, which also cuts the writer's blocks."""
 
     writer: LedgerWriter
 

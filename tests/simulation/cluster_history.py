@@ -1,29 +1,29 @@
-"""Histories of the whole cluster: brokers over the bookies, applications over the brokers, an archive beside them.
+"""Histories of the whole cluster: bookies, brokers, applications, and the archive.
 
-While it runs, beside what holds for ledgers:
+Invariants while a history runs, in addition to those of ledgers (`oracle`):
 
-    single writer   when a ledger of a topic confirms, those before it are closed, and no later one has confirmed
-                    anything, unless the block is among those that its successor found
-    lease           a broker that hears nothing from the metadata store gives up what it owns in time
-    archive         a pointer names an object that is there, whole; bookies' copies go only after that
-    trimming        a segment leaves a topic's list only when every subscription was asked to acknowledge all of it
-    order of keys   what a key-shared subscription is given for the first time comes in order, of each key
-    seek            after an answered seek nothing is passed over
-    given           what a consumer or reader is given was confirmed at that moment
-    one holder      the unacknowledged messages of one key are held by one consumer
-    whole plan      a plan for Spark lacks nothing, whatever the topic does meanwhile
+    single writer   when a topic's ledger confirms a block, all earlier ledgers are closed, and no later one has
+                    confirmed anything, unless a recovery had found the block
+    lease           a broker that is cut off from the metadata store gives up its bundles in time
+    archive         a pointer names an intact object; bookies' copies are deleted only after that
+    trimming        a segment is removed from a topic's list only after acks of all its messages by all subscriptions
+    order of keys   a key-shared subscription's first deliveries of each key are in order
+    seek            after a successful seek no message is skipped
+    given           a message is confirmed before a consumer or reader gets it
+    one holder      all unacknowledged messages of a key are held by one consumer
+    whole plan      a plan for Spark is complete, whatever the topic does meanwhile
 
-The end, in bounded virtual time after the last fault: applications stop producing, every message with a receipt reaches
-every subscription, everything is repaired. Then, with fresh consumers and readers:
+At the end, in bounded virtual time after the last fault, applications stop producing, every message with a receipt
+reaches every subscription, and everything is repaired. Then new consumers and readers check these invariants:
 
-    acknowledged    what has a receipt is read, at the id that the receipt names
-    order           ids grow, each producer's numbers too where duplicates are dropped; where they are not, who
-                    sends again leaves out nothing of what it had sent before; two readers agree
-    leaders         nothing of a producer that was fenced stands behind what its successor published
-    deleted         nothing of a topic that was deleted is seen again in the next one of its name
-    acks            what an answered acknowledgement named is not delivered again
-    readers         what a reader was given while all that went on is there, without a gap
-    compaction      of each key the last message with a receipt, or a later one, is read from the compacted topic
+    acknowledged    every message with a receipt is read at the receipt's id
+    order           ids grow, and with deduplication each producer's numbers, too; without it, a producer that sends
+                    again skips no message that it had sent before; two readers agree
+    leaders         no message of a fenced producer comes after its successor's messages
+    deleted         no message of a deleted topic is in the new topic of the same name
+    acks            no message is delivered after its acknowledgement was confirmed
+    readers         the messages of a reader during the history exist, without a gap
+    compaction      the compacted topic has, for each key, the last message with a receipt or a later one
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from quire.ledger.state_log import StateLog
 from quire.metadata import paths, topics
 from quire.metadata.records import LedgerRecord, LedgerState, TopicRecord, decode
 from quire.runtime.errors import Unavailable
-from quire.serving.cluster import balance, offloading, rounds
-from quire.tiering import offload
+from quire.serving.ownership import balance
+from quire.serving.registry import offloading, rounds, topic_records
+from quire.tiering import metadata_copy, offload
 
 from .application import CLIENT, CLIENT_TYPES, CONSUMER, Application
 from .broker_host import PORT, BrokerHost
@@ -62,6 +63,8 @@ from .operator import PARTITIONS_MAX, Operator
 from .oracle import Oracle
 from .peers import SimulatedPeers
 from .plan import Event, Plan
+from .stores import Stores
+from .stores import begin as begin_stores
 from .watches import KeyWatch, take_plan
 from .world import SimulatedClock, Violation, World
 
@@ -71,12 +74,12 @@ PARTITIONS: Final = tuple(f"{PARTED}-partition-{number}" for number in range(PAR
 TOPICS: Final = ("one", "two", KEYS, LED, REMADE, HOSTILE, *PARTITIONS)
 PREFIX: Final = "persistent://public/default/"
 Read = list[tuple[Place, bytes]]
-"""Where messages are, and their payloads, in the order in which a reader was given them."""
+"""Places and payloads of messages, in the order in which a reader received them."""
 
 
 @contextmanager
 def adverse_times(rng: Random) -> Iterator[None]:
-    """What takes seconds and minutes in production is looked at more often, and state logs roll soon."""
+    """Shorten the periods that are seconds or minutes in production, and let state logs roll early."""
     unique = rng.getrandbits
     defaults: Any = StateLog.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
     with (
@@ -90,12 +93,18 @@ def adverse_times(rng: Random) -> Iterator[None]:
         mock.patch.object(balance, "UNFIT_FOR_S", 2.0),
         mock.patch.dict(defaults, {"roll_bytes": rng.choice((2_000, 20_000))}),
         mock.patch.object(topics, "uuid4", lambda: mock.Mock(hex=f"{unique(128):032x}")),
+        mock.patch.object(topic_records, "randbits", unique),
+        mock.patch.object(metadata_copy, "uuid4", lambda: mock.Mock(hex=f"{unique(128):032x}")),
+        mock.patch.object(metadata_copy, "SETTLED_S", 0.5),
+        mock.patch.object(metadata_copy, "INTERVAL_S", 1.0),
+        mock.patch.object(metadata_copy, "LOOK_S", 0.3),
+        mock.patch.object(metadata_copy, "SHARE", 0.5),
     ):
         yield
 
 
 class ClusterOracle(Oracle):
-    """The invariants of topics, beside those of ledgers."""
+    """Invariants of topics, in addition to those of ledgers."""
 
     bucket: SimulatedBucket
     facts: Facts
@@ -103,7 +112,7 @@ class ClusterOracle(Oracle):
     def __init__(self, world: World, metadata: MetadataServer) -> None:
         super().__init__(world, metadata)
         self.listed: dict[str, set[int]] = {}
-        """Topic to the ledgers that its list ever named: others of its purpose are compactions."""
+        """Ledgers that a topic's list of segments ever contained, by topic. Its other ledgers are compactions."""
         self.generations: dict[str, int] = {}
 
     def heard_confirmed(self, ledger_id: int, last_entry: int) -> None:
@@ -123,7 +132,7 @@ class ClusterOracle(Oracle):
             and (not is_keyed or other.ledger_id in listed)
             and self.confirmed.get(other.ledger_id, -1) >= 0
         ]
-        # A writer that stood still may hear late what its successor has found, and closed the ledger with.
+        # A paused writer may learn late of a confirmation that its successor's recovery has included in the ledger.
         is_found = record.state is LedgerState.CLOSED and last_entry <= record.last_entry
         self.world.check(
             is_found or not later, "single writer", f"ledger {ledger_id} confirms, and so did {later}"
@@ -178,7 +187,7 @@ class ClusterOracle(Oracle):
                 self.world.seen["archived"] += 1
 
     def _check_deletion(self, before: LedgerRecord, after: LedgerRecord) -> None:
-        """A topic's ledger with entries goes only after its archive, unless it was trimmed."""
+        """Check that a topic's ledger with entries is deleted only after it was archived or trimmed."""
         if after.state is not LedgerState.DELETING or before.state is after.state or before.last_entry < 0:
             return
         if not before.purpose.startswith("topic:"):
@@ -210,7 +219,7 @@ class ClusterOracle(Oracle):
 
 
 class BrokerCluster(Cluster):
-    """Bookies, brokers, applications, and the bucket."""
+    """Cluster of bookies, brokers and applications, with a bucket."""
 
     oracle_kind = ClusterOracle
 
@@ -233,10 +242,13 @@ class BrokerCluster(Cluster):
             application.is_deduplicated = self.brokers[0].settings.deduplication
         self.others = [*self.brokers, *self.applications]
         self.operator = Operator(world, self.brokers, self.facts, SimulatedPeers(self, "operator"))
+        self.stores = Stores(world, self.metadata, self.bucket) if plan.copies else None
         honest = [name for name in names if name not in (LED, PARTED, REMADE)]
         self.hostile = Hostile(world, [each.host for each in self.brokers], honest)
 
     def start(self) -> None:
+        if self.stores is not None:
+            begin_stores(self.metadata)
         super().start()
         for host in self.others:
             host.start_if_down()
@@ -285,7 +297,7 @@ class BrokerCluster(Cluster):
             self.operator.remake()
 
     def _half_open(self, event: Event) -> None:
-        """A client loses its connections and comes back, while its broker still has the former ones."""
+        """Reset a client's connections, so that it reconnects while its broker still regards them as open."""
         application = self.applications[event.target % len(self.applications)]
         self.network.half_open(application.host, self._broker(int(event.first)).host, event.second)
 
@@ -293,7 +305,7 @@ class BrokerCluster(Cluster):
         self._in(self._broker(event.target), self._broker(event.target).leave())
 
     def _usurp(self, event: Event) -> None:
-        """A broker's session ends and it does not hear of it; some of its clients look for another one at once."""
+        """Expire a broker's session without its knowledge, and let an application look up its topics again at once."""
         host, application = (
             self._broker(event.target),
             self.applications[int(event.first) % len(self.applications)],
@@ -307,7 +319,7 @@ class BrokerCluster(Cluster):
             self.world.later(event.second, self.network.heal, application.host, host.host)
 
     def _cut_off(self, event: Event) -> None:
-        """A broker does not reach the bookies, and holds its session."""
+        """Cut a broker off from the bookies, but not from the metadata store, so that it keeps its session."""
         broker = self._broker(event.target).host
         pairs = [pair for each in self.machines for pair in ((broker, each.host), (each.host, broker))]
         for pair in pairs:
@@ -318,12 +330,17 @@ class BrokerCluster(Cluster):
         self.bucket.trouble = event.second
         self.world.later(event.first, lambda: setattr(self.bucket, "trouble", 0.0))
 
-    def _clock_jump(self, event: Event) -> None:
-        super()._clock_jump(event)
-        self.facts.clocks_jumped = True
+    def _back_up(self, event: Event) -> None:
+        if self.stores is not None:
+            self.stores.back_up()
+
+    def _scrub(self, event: Event) -> None:
+        if self.stores is not None:
+            host = self._broker(event.target)
+            self._in(host, self.stores.scrub(host, int(event.first)))
 
     def _decommission(self, event: Event) -> None:
-        """Histories of ledgers do that."""
+        """Do nothing: only ledger histories drain bookies."""
 
     def heal(self) -> None:
         super().heal()
@@ -337,11 +354,11 @@ class ClusterHistory:
         self.cluster = BrokerCluster(plan, world)
         self.facts, self.oracle = self.cluster.facts, self.cluster.oracle
         self.producers: dict[Place, str] = {}
-        """Of each message that was read in the end, who published it: a name that one connection has at a time."""
+        """Producer names of the messages read at the end, by place. One connection at a time has a name."""
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """What is patched while the history runs. Outside `run`, which stands still for ever when a rule is broken."""
+        """Patch limits while the history runs: not in `run`, which is never resumed after a violation."""
         with (
             adverse_times(self.world.rng("limits")),
             serving_limits(self.world, self.plan),
@@ -365,6 +382,8 @@ class ClusterHistory:
         for application in self.cluster.applications:
             application.stops = True
         await asyncio.sleep(2.0)
+        if self.cluster.stores is not None:
+            self.cluster.stores.judge()
         await self._judge()
 
     async def _settle(self) -> None:
@@ -393,7 +412,7 @@ class ClusterHistory:
                     return f"{len(missing)} messages of {topic} never reached {kind}, such as {min(missing)[:40]!r}"
         return unrepaired(cluster)
 
-    # -- what must be there ----------------------------------------------------------------------------
+    # -- checks at the end -----------------------------------------------------------------------------
     async def _judge(self) -> None:
         process = Process(self.world.loop, "judge")
         work = process.start(self._judge_all())
@@ -421,7 +440,7 @@ class ClusterHistory:
                     await self._at_last(partial(self._check_acks, client, topic, kind))
 
     def _names(self, topic: str) -> list[str]:
-        """The topic itself, or its partitions."""
+        """Return the topic's name, or the names of its partitions."""
         return list(PARTITIONS[: self.facts.partitions]) if topic == PARTED else [topic]
 
     async def _read_twice(self, client: Client, topic: str, name: str) -> Read:
@@ -435,7 +454,7 @@ class ClusterHistory:
         return read
 
     async def _at_last(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Bundles may still move, and a consumer's dead connection be unknown; nobody is to be refused for long."""
+        """Run `work`, and retry it while bundles move or a dead consumer is unnoticed; neither may last long."""
         for _ in range(LAST_TRIES):
             try:
                 return await work()
@@ -455,7 +474,7 @@ class ClusterHistory:
         return found
 
     def _kept(self, topic: str, read: Read) -> Read:
-        """What was not trimmed since."""
+        """Return the messages that have not been trimmed since."""
         return [one for one in read if one[0][0] >= self.facts.first_kept[topic]]
 
     def _check_order(self, topic: str, read: Read) -> None:
@@ -473,10 +492,10 @@ class ClusterHistory:
         self.world.seen["messages read in the end"] += len(read)
 
     def _check_resends(self, topic: str, read: Read) -> None:
-        """A client that comes back sends all again that has no receipt, in order: it leaves out nothing that it had
-        sent before. So what lacks something comes from a connection that it had given up, behind the newer one.
+        """Check that no abandoned connection of a producer publishes after its newer connection.
 
-        Only of names that brokers gave, for one process alone has such a name.
+        A client that reconnects sends all messages without a receipt again, in order. So a message that skips others
+        that were stored before comes from an abandoned connection. Only broker-assigned names belong to one process.
         """
         stored: defaultdict[str, set[int]] = defaultdict(set)
         last: dict[str, int] = {}
@@ -494,7 +513,7 @@ class ClusterHistory:
             last[producer] = number
 
     def _check_leaders(self, read: Read) -> None:
-        """Each message names the topic epoch of its producer."""
+        """Check that the topic epochs of the messages' producers never decrease."""
         epoch = -1
         for place, payload in read:
             after = int(payload.split(b" ")[3])
@@ -522,7 +541,7 @@ class ClusterHistory:
                 )
 
     def _check_tapes(self, topic: str, read: Read) -> None:
-        """Each is a part of what is read now, but for what was trimmed meanwhile."""
+        """Check that each tape is a contiguous part of the messages read now, except for trimmed ones."""
         for of, tape in self.facts.tapes:
             if of != topic or not tape:
                 continue
@@ -538,7 +557,7 @@ class ClusterHistory:
             )
 
     async def _check_compacted(self, client: Client, topic: str) -> None:
-        """For each key the last message with a receipt is there, or one that stands behind it."""
+        """Check that the compacted topic has, for each key, the last message with a receipt or a later one."""
         last_there: dict[str, Place] = {}
         for place, payload in await self._read(client, topic, compacted=True):
             key = self.facts.keys[topic, payload]
@@ -558,7 +577,7 @@ class ClusterHistory:
         self.world.saw("compacted topic read")
 
     async def _check_acks(self, client: Client, topic: str, kind: str) -> None:
-        """What a fresh consumer is given was not acknowledged."""
+        """Check that a new consumer gets no message whose acknowledgement was confirmed."""
         acknowledged = self.facts.acknowledged[topic, kind]
         names, how = self._names(topic), CLIENT_TYPES.get(kind, kind)
         async with client.consumer(names, kind, type=how, start=EARLIEST, settings=CONSUMER) as consumer:

@@ -1,15 +1,15 @@
-"""What applications were told, of all topics: it outlives them, and must be true in the end.
+"""Results that applications got from brokers. They survive the applications, and are checked at a history's end.
 
-    receipts        where a message is, by the receipt that its producer was given
-    delivered       what a subscription was given
-    acknowledged    acks that were answered: never to be delivered again, unless somebody seeks back
-    asked           acks that were asked for: nothing else may be trimmed
-    tapes           what one reader was given, from its first message on, without a gap
+    receipts        message ids from the receipts of producers
+    delivered       messages delivered to a subscription
+    acknowledged    acks that were confirmed: these messages must not be delivered again, except after a seek back
+    asked           acks that were sent: only these messages may be trimmed
+    tapes           messages that one reader got, from its first one on, without a gap
 
-The keys are (topic, payload) and (topic, subscription); a *place* is what ids are compared by.
+The keys are (topic, payload) and (topic, subscription). A *place* is the comparable part of a message id.
 
-Order, of what the subscriptions of the topic with keys are given: of a key-shared one each key's messages come in order
-when they come for the first time, whoever gets them; behind an answered seek nothing is passed over.
+This module also checks the order of deliveries in the topic with keys. In a key-shared subscription, the first
+deliveries of each key are in order, over all consumers. After a successful seek, no message is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Place = tuple[int, int, int]
 
 TYPES: Final = ("exclusive", "failover", "shared")
 KEYS: Final = "keys"
-"""The topic whose messages have keys, which is compacted now and then."""
+"""Topic whose messages have keys. It is compacted from time to time."""
 
 KEYED_TYPES: Final = ("key-shared", "seeking", "shared")
 LED: Final = "led"
@@ -41,12 +41,12 @@ SPECIAL_TYPES: Final = {
 
 
 def kinds_of(topic: str) -> tuple[str, ...]:
-    """A topic's subscriptions; each is named after what it is."""
+    """Return the names of a topic's subscriptions; most are named after their types."""
     return SPECIAL_TYPES.get(topic, TYPES)
 
 
 class Seek(NamedTuple):
-    """What was asked for: a place, or a publish time; -1 is none."""
+    """Target of a seek: a place, or a publish time; -1 if it is not used."""
 
     place: Place = (-1, -1, -1)
     time_ms: int = -1
@@ -65,28 +65,27 @@ class Facts:
         self.tapes: list[tuple[str, list[tuple[Place, bytes]]]] = []
         self.subscribed: set[tuple[str, str]] = set()
         self.first_kept: defaultdict[str, int] = defaultdict(lambda: -1)
-        """Topic to the ledger with which it begins, since older ones were trimmed."""
+        """First ledger that was not trimmed, by topic."""
         self.seeks: defaultdict[tuple[str, str], int] = defaultdict(int)
-        """Begun and ended: an ack that was asked for before one and answered behind it says nothing."""
+        """Number of begun and ended seeks. If it changes between an ack and its response, the ack does not count."""
         self.without_compaction: set[bytes] = set()
-        """Trimmed before there was a compaction, which would have kept the last of each key."""
-        self.clocks_jumped = False
+        """Messages trimmed before the first compaction, which therefore could not keep the last ones of their keys."""
         self.partitions = 0
-        """Of the topic that has some; 0 until it is made."""
+        """Number of partitions of the partitioned topic; 0 until it is created."""
         self.gone: set[tuple[str, bytes]] = set()
-        """Messages that a deletion found: never to be seen again."""
+        """Messages of a deleted topic, which must never be read again."""
         self.void: set[tuple[str, bytes]] = set()
-        """Sent before a deletion was answered: nobody knows on which side of it they are."""
+        """Messages sent before a deletion was confirmed: they may be in the deleted topic or in the new one."""
         self._doomed: set[tuple[str, bytes]] = set()
         self._passed_ms = -1
         self._last_seeks: defaultdict[str, list[Seek]] = defaultdict(list)
-        """The last one that was answered, and those that may have been done since."""
+        """Last confirmed seek, and later ones whose outcome is unknown, by topic."""
         self._sent_ms: dict[tuple[str, bytes], int] = {}
         self._newest: defaultdict[tuple[str, str, str], Place] = defaultdict(lambda: (-1, -1, -1))
 
     # -- publishing ------------------------------------------------------------------------------------
     def sends(self, topic: str, payload: bytes, key: str | None, now_ms: int) -> None:
-        """It is given to a producer; its publish time will be now or later."""
+        """Record that a message was passed to a producer. Its publish time will be `now_ms` or later."""
         self._sent_ms.setdefault((topic, payload), now_ms)
         if key is not None:
             self.keys[topic, payload] = key
@@ -103,7 +102,7 @@ class Facts:
             self.world.saw("duplicate dropped")
 
     def of(self, topic: str) -> Iterable[tuple[bytes, MessageId]]:
-        """Messages of a topic that have a receipt."""
+        """Return the messages of a topic that have a receipt, with their ids."""
         return ((payload, found) for (of, payload), found in self.receipts.items() if of == topic)
 
     def is_kept(self, topic: str, message_id: MessageId) -> bool:
@@ -111,11 +110,11 @@ class Facts:
 
     # -- deletion --------------------------------------------------------------------------------------
     def deletion_begins(self, topic: str) -> None:
-        """Somebody asks for it: what has a receipt now must go."""
+        """Record that a deletion of the topic was requested. It must delete all messages that have a receipt now."""
         self._doomed = {key for key in self.receipts if key[0] == topic}
 
     def deletion_ended(self, topic: str) -> None:
-        """It was answered: what is published from now on must stay."""
+        """Record that the deletion was confirmed. Messages that are published from now on must be kept."""
         self.gone |= self._doomed
         self.void |= {key for key in self._sent_ms if key[0] == topic}
         for key in self.void & self.receipts.keys():
@@ -123,7 +122,7 @@ class Facts:
 
     # -- subscriptions ---------------------------------------------------------------------------------
     def undelivered(self, topic: str, subscription: str) -> set[bytes]:
-        """Messages with a receipt that the subscription has not been given."""
+        """Return the messages with a receipt that were not delivered to the subscription."""
         given = self.delivered[topic, subscription]
         return {
             payload
@@ -132,7 +131,7 @@ class Facts:
         }
 
     def gives(self, topic: str, kind: str, messages: Iterable[Any]) -> None:
-        """An application takes messages off its consumer."""
+        """Record that an application received messages from its consumer."""
         given = self.delivered[topic, kind]
         for message in messages:
             payload = bytes(message.payload or b"")
@@ -150,7 +149,7 @@ class Facts:
         self._newest[key] = place
 
     def asks(self, topic: str, kind: str, messages: Iterable[Any]) -> None:
-        """Acks are asked for."""
+        """Record that acks of messages were sent."""
         self.asked[topic, kind].update(message.id.place for message in messages)
 
     def asks_up_to(self, topic: str, kind: str, message: Any) -> None:
@@ -158,7 +157,7 @@ class Facts:
 
     # -- seeking ---------------------------------------------------------------------------------------
     def seeks_to(self, topic: str, kind: str, seek: Seek) -> None:
-        """From here on what it goes back to may come again, and what lies before it need not come any more."""
+        """Record that a seek begins: messages after its target may be redelivered, earlier ones may be skipped."""
         self.seeks[topic, kind] += 1
         self.acknowledged[topic, kind] = {
             place
@@ -172,7 +171,7 @@ class Facts:
         self._passed_ms = max(self._passed_ms, seek.time_ms)
 
     def sought(self, topic: str, kind: str, seek: Seek) -> None:
-        """It was answered: what it goes back to must come again."""
+        """Record that a seek was confirmed: messages after its target must be redelivered."""
         self.seeks[topic, kind] += 1
         self._last_seeks[topic] = [seek]
         self.world.saw("seek by time" if seek.time_ms >= 0 else "seek by id")
@@ -181,19 +180,19 @@ class Facts:
         }
 
     def _passes(self, topic: str, kind: str, messages: Iterable[tuple[bytes, MessageId]]) -> None:
-        """They need not come, for a seek goes beyond them."""
+        """Mark messages as delivered that a seek may skip."""
         for payload, found in messages:
             self.delivered[topic, kind].add(payload)
             self.asked[topic, kind].add(found.place)
 
     def _is_behind(self, topic: str, payload: bytes, found: MessageId, seek: Seek) -> bool:
-        """Whether it must come after the seek; of times nothing is known when clocks have jumped."""
+        """Return whether a message must be delivered after the seek."""
         if seek.time_ms >= 0:
-            return not self.clocks_jumped and self._sent_ms[topic, payload] >= seek.time_ms
+            return self._sent_ms[topic, payload] >= seek.time_ms
         return found.place >= seek.place
 
     def check_seek(self, topic: str, kind: str, seek: Seek, first: Any) -> None:
-        """`first` is what the consumer is given first after the answer: nothing is passed over."""
+        """Check that the first message after a confirmed seek, `first`, skips no message."""
         passed = [
             payload
             for payload, found in self.of(topic)
@@ -212,7 +211,7 @@ class Facts:
     def trimmed(
         self, topic: str, ledger_ids: Collection[int], first_kept: int, *, is_compacted: bool
     ) -> None:
-        """Segments left the topic's list: every subscription has asked for acks of all that they held."""
+        """Record that segments were trimmed, and check that all subscriptions sent acks of all their messages."""
         self.first_kept[topic] = max(self.first_kept[topic], first_kept)
         for payload, found in self.of(topic):
             if found.ledger_id in ledger_ids:
@@ -227,6 +226,6 @@ class Facts:
                     )
 
     def _is_asked(self, topic: str, kind: str, payload: bytes, place: Place) -> bool:
-        if kind == "seeking" and (self.clocks_jumped or self._sent_ms[topic, payload] < self._passed_ms):
+        if kind == "seeking" and self._sent_ms[topic, payload] < self._passed_ms:
             return True
         return place in self.asked[topic, kind] or place <= self.asked_up_to[topic, kind]

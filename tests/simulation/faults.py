@@ -1,20 +1,21 @@
-"""What the events of a plan do to a cluster.
+"""Effects of a plan's events on a cluster.
 
-`Cluster` is what both kinds of history have in common: machines with bookies, a network, a metadata server, and other
-hosts (clients, brokers) that a history adds. An event's target counts the bookies first, then the other hosts.
+`Cluster` is the common base of the kinds of histories: machines with bookies, a network, a metadata server, and other
+hosts (clients, brokers) that a history adds. An event's target is the number of a host: bookies come first, then the
+others. The table lists the target, if it is not obvious, and the parameters of each event.
 
-    kill_bookie, power_cut   bookie, seconds until it is started again
-    power_fails_after        bookie, operations on its disks from now
-    wipe, flip, spoil        the one bookie that may lose something; never a second one
-    lose_disk, older_disk    the same one, seconds, 0: its journal's disk, 1: that of its entries
+    kill_bookie, power_cut   bookie, seconds until it is restarted
+    power_fails_after        bookie, number of disk operations until its power fails
+    wipe, flip, spoil        the only bookie of the history that may lose data
+    lose_disk, older_disk    the same bookie, seconds, disk (0: journal, 1: entry log)
     disk_error               bookie, which operation, how many times
     disk_full, slow_disk     bookie, seconds
     cut, reset               host, other host, seconds (cut: one direction)
     isolate, slow_link       host, seconds
-    pause                    host, seconds: its process stands still
-    kill_client              a host that is no bookie, seconds until it is started again
+    pause                    host, seconds for which its process is suspended
+    kill_client              a host other than a bookie, seconds until it is restarted
     metadata_cut, expire     host, seconds
-    metadata_loss            seconds, chance
+    metadata_loss            seconds, probability that a call fails
     clock_jump               host, ms
 """
 
@@ -45,7 +46,7 @@ DISKS: Final = ("journal", "entries")
 
 
 class Host(Protocol):
-    """A client or a broker, as faults see it."""
+    """Client or broker, with the members that faults need."""
 
     host: str
     process: Process | None
@@ -89,7 +90,7 @@ class Cluster:
         getattr(self, f"_{event.kind}")(event)
 
     def heal(self) -> None:
-        """All faults are over."""
+        """End all faults."""
         self._is_over = True
         self.metadata.loss = 0.0
         for process in list(self._paused):
@@ -110,13 +111,13 @@ class Cluster:
             if host.store is not None:
                 host.store.back()
 
-    # -- who -------------------------------------------------------------------------------------------
+    # -- hosts -----------------------------------------------------------------------------------------
     def host(self, number: int) -> Any:
         everybody = self.everybody()
         return everybody[number % len(everybody)]
 
     def everybody(self) -> list[Any]:
-        """Whoever has a host and a process: machines, then what stands around them."""
+        """Return all hosts with processes: the bookies' machines, then the others."""
         return [*self.machines, *self.others]
 
     def machine(self, event: Event) -> Machine:
@@ -152,7 +153,7 @@ class Cluster:
             machine.lose_disk(DISKS[int(event.second)], event.first)
 
     def _older_disk(self, event: Event) -> None:
-        """Copied now, put back a while later."""
+        """Copy a disk of a bookie, and restore the copy later."""
         machine = self._lossy()
         if machine is None or not machine.is_up:
             return
@@ -165,7 +166,7 @@ class Cluster:
         self.world.later(event.first, unless_more_is_lost)
 
     def _anybody_lacks_copies(self) -> bool:
-        """Has everything that an earlier loss took been copied again?"""
+        """Return whether an earlier loss of data may not have been repaired yet."""
         machine = self._lossy()
         assert machine is not None
         return machine.host in self.oracle.damaged_hosts or self.world.seen["bookie wiped"] > 0
@@ -181,7 +182,10 @@ class Cluster:
             machine.spoil()
 
     def _rotting(self) -> Machine | None:
-        """Where every bookie must acknowledge and there is no other, a topic waits for a person."""
+        """Return the machine whose data may rot, if any.
+
+        There is none if all bookies are needed for an ack quorum, because a topic would then wait for an operator.
+        """
         has_other = len(self.machines) > self.plan.ack_quorum
         return self._lossy() if has_other and self.world.seen["bookie wiped"] == 0 else None
 

@@ -1,7 +1,7 @@
-"""A machine that runs one process at a time, as faults see it: killed, and started again after a while.
+"""Host that runs one process at a time, which faults kill and restart.
 
-What its process does is a subclass's (`work`), and what of it dies with the process (`forget`). Bookies are more than
-this, for they have disks (`machine`).
+A subclass defines the work of the process (`work`), and the state that is lost with it (`forget`). Bookies have disks
+in addition (`machine`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .metadata import SimulatedStore
 
 
 class SimulatedHost:
-    """A `faults.Host` but for its clock."""
+    """`faults.Host` without a clock, which subclasses add."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.world = cluster, cluster.world
@@ -26,11 +26,11 @@ class SimulatedHost:
         self._lives = 0
 
     def work(self, process: Process) -> Coroutine[Any, Any, None]:
-        """What a new process runs."""
+        """Return the coroutine that a new process runs."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """The process is gone, and what it had in memory."""
+        """Drop the state that was in the dead process's memory."""
 
     def start_if_down(self) -> None:
         if self.process is None:

@@ -1,11 +1,11 @@
-"""A peer that sends what no honest client sends, on connections of its own, beside the honest ones.
+"""Hostile peer that sends invalid data on its own connections, while honest clients use theirs.
 
-Frames that are no frames, end in the middle or are cut anywhere; names of any length; batches that lie about what they
-hold; entries whose checksums are wrong; floods. What a broker says to it is right, and that it closes the connection.
-What everybody else was promised holds as ever (`oracle`, `cluster_history`), and:
+It sends garbage and incomplete frames, names of any length, batches with false counts, entries with wrong checksums,
+and floods of commands. A broker may respond with errors and close the connection. All other invariants still hold
+(`oracle`, `cluster_history`), and also:
 
     stored      no entry with a wrong checksum is published
-    turn        what one read of a connection carries out at once is bounded, whatever was sent
+    turn        the number of commands that one read of a connection executes at once is bounded
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from quire.serving.session.connection import Connection
 from quire.serving.session.inbound import COMMANDS_A_TURN, Inbound
 from quire.serving.session.lane import Lane
-from quire.serving.session.produce import ProducerEnd
+from quire.serving.session.producer_end import ProducerEnd
+from quire.serving.session.session import Session
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.runs import PublishRun
 from quire.wire import commands
@@ -34,17 +34,17 @@ from .loop import Process
 from .world import World
 
 HOSTILE: Final = "hostile"
-"""Its name, and that of a topic of its own."""
+"""Name of the hostile peer, and of its own topic."""
 
 PREFIX: Final = "persistent://public/default/"
 PORT: Final = 6650
 PAUSES_S: Final = (0.02, 0.1, 0.5)
 PATIENCE_S: Final = 3.0
 EIGHTHS_A_READ_MAX: Final = 8 * COMMANDS_A_TURN + 7
-"""Commands that one read carries out, in eighths; an acknowledgement is one."""
+"""Maximum work of one read, in eighths of a command; an acknowledgement counts as one eighth."""
 
 Parts = list[bytes]
-"""What is sent, with pauses in between."""
+"""Byte strings that are sent with pauses between them."""
 
 
 class Hostile:
@@ -87,7 +87,7 @@ class Hostile:
 
 
 class _Ear(asyncio.Protocol):
-    """Hears nothing but the end."""
+    """Protocol that ignores all received bytes, and records the end of the connection."""
 
     is_closed = False
 
@@ -95,7 +95,7 @@ class _Ear(asyncio.Protocol):
         self.is_closed = True
 
 
-# -- what it sends ---------------------------------------------------------------------------------------
+# -- attacks ---------------------------------------------------------------------------------------------
 def garbage(rng: Random, _: str) -> Parts:
     return [rng.randbytes(rng.choice((3, 40, 2_000)))]
 
@@ -115,7 +115,7 @@ def long_names(rng: Random, topic: str) -> Parts:
 
 
 def wrong_checksums(rng: Random, topic: str) -> Parts:
-    """A message or a batch of which a bit was turned, among good ones of its own topic."""
+    """Return messages and batches with one flipped bit each, for a topic that also has valid messages."""
     entries = [
         encode_one(OutgoingMessage(b"hostile x -1 -1 "), HOSTILE, 1, 1),
         encode_batch([OutgoingMessage(b"hostile x -1 -1 ")] * 3, HOSTILE, 1, 1),
@@ -127,7 +127,7 @@ def wrong_checksums(rng: Random, topic: str) -> Parts:
 
 
 def lying_batches(rng: Random, _: str) -> Parts:
-    """In the topic of its own: what is whole is stored as it came, whatever it says of itself."""
+    """Return batches with false message counts. They go to its own topic, because brokers store them unparsed."""
     entry = encode_batch([OutgoingMessage(b"x")] * 3, HOSTILE, 1, 1)
     count = rng.choice((0, 1, 2, 100_000, 2_000_000_000))
     return [_producer(PREFIX + HOSTILE, 1), _send(0, count, entry) * 3]
@@ -180,7 +180,7 @@ def _producer(topic: str, number: int = 1, name: str = "") -> bytes:
 
 
 def _subscribe(topic: str, number: int = 1, name: str = HOSTILE) -> bytes:
-    """Not durable: what it leaves unacknowledged keeps nothing from being trimmed."""
+    """Return a SUBSCRIBE that is not durable, so that unacknowledged messages do not prevent trimming."""
     return commands.subscribe(
         pb.CommandSubscribe(
             topic=topic,
@@ -197,18 +197,18 @@ def _send(sequence_id: int, count: int, entry: bytes) -> bytes:
     return b"".join(commands.send(1, sequence_id, count, entry))
 
 
-# -- what must hold --------------------------------------------------------------------------------------
+# -- invariants ------------------------------------------------------------------------------------------
 @contextmanager
 def watched(world: World) -> Iterator[None]:
     publish, special = Publisher.publish, ProducerEnd.publish_special
-    read, command, go_on = Inbound.received, Connection._command, Lane._go_on
+    read, command, go_on = Inbound.received, Session._command, Lane._go_on
     eighths = 0
 
-    def stored(self: Publisher, producer: Any, run: PublishRun) -> None:
+    def stored(self: Publisher, producer: Any, run: PublishRun) -> int:
         world.check(
             all(map(checksum_ok, run.entries)), "stored", "an entry with a wrong checksum is published"
         )
-        publish(self, producer, run)
+        return publish(self, producer, run)
 
     def refused(self: ProducerEnd, send: Send) -> None:
         if not send.checksum_ok:
@@ -225,13 +225,13 @@ def watched(world: World) -> Iterator[None]:
             eighths <= EIGHTHS_A_READ_MAX, "turn", lambda: f"{eighths / 8:g} commands of one read at once"
         )
 
-    def counted(self: Connection, one: Command) -> None:
+    def counted(self: Session, one: Command) -> None:
         nonlocal eighths
         eighths += 1 if one.kind == pb.BaseCommand.ACK else 8
         command(self, one)
 
     def from_lane(self: Lane) -> None:
-        """What waited is bounded by its bytes."""
+        """Do not count queued commands as work of a read, because the queue is bounded by its bytes."""
         nonlocal eighths
         before = eighths
         go_on(self)
@@ -241,7 +241,7 @@ def watched(world: World) -> Iterator[None]:
         mock.patch.object(Publisher, "publish", stored),
         mock.patch.object(ProducerEnd, "publish_special", refused),
         mock.patch.object(Inbound, "received", read_once),
-        mock.patch.object(Connection, "_command", counted),
+        mock.patch.object(Session, "_command", counted),
         mock.patch.object(Lane, "_go_on", from_lane),
     ):
         yield

@@ -1,7 +1,8 @@
-"""A broker that is cut off from the metadata store owns nothing any more when its session's time is over by its clock.
+"""Check that a broker cut off from the metadata store gives up its bundles before its session expires by its clock.
 
-Nobody loses a message when one does not keep that, for the next owner fences. But until a client of its happens to meet
-the fence it would serve beside the owner: consumers are given what others have acknowledged, lookups lead astray.
+A violation would lose no messages, because the next owner fences the ledgers. But until it meets a fence, the former
+owner would serve topics concurrently with the new owner: consumers would get messages that were acknowledged at the new
+owner, and lookups would return the wrong broker.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from quire.serving.cluster.ownership import ClusterOwnership
+from quire.serving.ownership.cluster_ownership import ClusterOwnership
 
 from .broker_host import BrokerHost
 from .world import World
 
 LOOK_S: Final = 0.25
 TOLERANCE: Final = 1.1
-"""A broker's clock may be a little slow."""
+"""Factor that allows for a slow clock of a broker."""
 
 
 class LeaseWatch:
@@ -24,7 +25,7 @@ class LeaseWatch:
         self._world = world
         self._brokers = brokers
         self._away_since: dict[object, float] = {}
-        """For each absence of a process that runs, when it was first seen."""
+        """Time at which each current disconnection of a running process was first seen."""
 
     def start(self) -> None:
         self._look()

@@ -1,15 +1,15 @@
-"""Histories of ledgers: bookies and the processes that write, read, recover, repair and delete on them.
+"""Histories of ledgers: bookies, and processes that write, read, recover, repair and delete ledgers.
 
-The end, in virtual time that is bounded: faults stop, everybody is started, and then
+At the end, in bounded virtual time, faults stop, all processes are started, and these conditions must hold:
 
-- every ledger is recovered, by two processes at once, and they agree;
-- nothing names a bookie that is gone, and every copy is whole (repair has nothing left);
-- every ledger that is not deleted is read by two readers to its end, and what was confirmed is there;
-- every block of a closed ledger lies on every bookie that the ledger's record names for it;
-- where several bookies lost everything, an operator has given up by then what is lost, and nothing else (`oracle`,
-  "given up"): ledgers are closed before it, or readers find blank blocks there;
-- what a writer left on a bookie is a ledger with a record, or lies under a tombstone. (A recovery or a repair that
-  failed may have left copies that nobody names.)
+- Every ledger was recovered by two processes concurrently, with the same result.
+- No record names a lost bookie, and every copy is complete (repair is finished).
+- Two readers read every remaining ledger to its end, and find all confirmed entries.
+- Every block of a closed ledger is on every bookie that the ledger's record names for it.
+- If several bookies lost all data, an operator has given up exactly the lost entries (`oracle`, "given up"). A ledger
+  then ends before them, or readers get blank blocks in their place.
+- Every ledger that a writer wrote on a bookie has a record, or a tombstone. (A failed recovery or repair may leave
+  copies that no record names.)
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SETTLE_S: Final = 150.0
 STEP_S: Final = 0.5
 FILL_S: Final = 100.0
 REPORT_S: Final = 10.0
-"""Until damage that was met is known to repair."""
+"""Time after which repair has received the reports of damage."""
 
 
 @contextmanager
 def adverse_limits(rng: Random) -> Iterator[None]:
-    """Limits that are constants in production take small values, so that short histories meet them."""
+    """Patch constant limits of production with small values, so that short histories reach them."""
     with (
         mock.patch.object(outbox, "ADD_REQUEST_BYTES_MAX", 8_192),
         mock.patch.object(recovery, "_READ_BYTES", rng.choice((1, 3_000, 100_000))),
@@ -60,7 +60,7 @@ def adverse_limits(rng: Random) -> Iterator[None]:
 
 
 class LedgerCluster(Cluster):
-    """A cluster with clients for ledgers."""
+    """Cluster with clients that use ledgers."""
 
     client_kind = Client
 
@@ -69,7 +69,7 @@ class LedgerCluster(Cluster):
         self.clients = [self.client_kind(self, number) for number in range(plan.clients)]
         self.others = list(self.clients)
         self.is_ruined = False
-        """Several bookies lost everything: more than repair can make good."""
+        """True after several bookies lost all data, so that repair may be impossible."""
 
     def start(self) -> None:
         super().start()
@@ -78,12 +78,12 @@ class LedgerCluster(Cluster):
 
     # -- events of this kind of history ----------------------------------------------------------------
     def _some_ledger(self, number: int) -> int | None:
-        """The newest are the most interesting; 0 is the newest."""
+        """Return one of the newest ledgers; 0 means the newest."""
         known = sorted(self.oracle.records, reverse=True)
         return known[number % min(len(known), 6)] if known else None
 
     def _in(self, client: Client, work: Any) -> bool:
-        """Whether it is there to begin."""
+        """Start `work` in a client's process. Return False if the client is down."""
         if client.process is None or client.base is None:
             work.close()
             return False
@@ -91,7 +91,7 @@ class LedgerCluster(Cluster):
         return True
 
     def _recover(self, event: Event) -> None:
-        """Target: which ledger; how many recoveries at once; 1: also while its writer goes on."""
+        """Recover a ledger (target) by several clients concurrently (first: their number)."""
         ledger_id = self._some_ledger(event.target)
         if ledger_id is None:
             return
@@ -117,25 +117,25 @@ class LedgerCluster(Cluster):
                 client.deleting.add(ledger_id)
 
     def _ruin(self, event: Event) -> None:
-        """Target: the first bookie; how many, seconds until others come up at their addresses."""
+        """Wipe `first` bookies from number `target` on. New bookies start at their addresses after `second` s."""
         self.is_ruined = True
         for number in range(int(event.first)):
             self.machines[(event.target + number) % len(self.machines)].wipe(event.second)
 
     def _accept_loss(self, event: Event) -> None:
-        """Target: which ledger; client. An operator first gives up the bookies that are gone."""
+        """Give up the lost bookies, and accept the loss of a ledger (target), by a client (first)."""
         ledger_id = self._some_ledger(event.target)
         if ledger_id is not None:
             client = self.clients[int(event.first) % len(self.clients)]
             self._in(client, client.accept_loss(ledger_id, self.gone_bookies()))
 
     def gone_bookies(self) -> list[str]:
-        """Members whose disks are lost."""
+        """Return the UUIDs of registered bookies whose disks are lost."""
         up = set(self.oracle.hosts.values())
         return [uuid for uuid in self.metadata.tree.children(paths.BOOKIES) if uuid not in up]
 
     def _decommission(self, event: Event) -> None:
-        """Drain a bookie, where others can take what it has."""
+        """Drain a bookie, if there are enough other bookies for its copies."""
         machine = self.machine(event)
         spare = len(self.machines) - self.plan.write_quorum
         if machine.storage is not None and sum(each.is_leaving for each in self.machines) < spare:
@@ -145,7 +145,7 @@ class LedgerCluster(Cluster):
 
 
 class LedgerHistory:
-    cluster_kind = LedgerCluster
+    cluster_kind: type[LedgerCluster] = LedgerCluster
 
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.world = plan, world
@@ -153,7 +153,7 @@ class LedgerHistory:
         self.oracle = self.cluster.oracle
 
     def limits(self) -> AbstractContextManager[None]:
-        """As those of cluster histories: for the time of `run`, and not in it."""
+        """Patch limits while `run` runs; see `cluster_history`."""
         return adverse_limits(self.world.rng("limits"))
 
     async def run(self) -> None:
@@ -164,10 +164,11 @@ class LedgerHistory:
         for client in self.cluster.clients:
             client.stops = True
         await self._settle()
-        await asyncio.sleep(self.cluster.metadata.lag_s)  # who reads an older record takes a ledger for open
+        # Wait for lagging followers, whose older records may say that a ledger is open.
+        await asyncio.sleep(self.cluster.metadata.lag_s)
         await self._read_all()
         for ledger_id in sorted(self.oracle.records):
-            await self._held_by_all(ledger_id)  # finds what rots unseen, as a scrub does
+            await self._held_by_all(ledger_id)  # finds undetected damage, as a scrub does
         await asyncio.sleep(REPORT_S)
         await self._settle()
         await self._fill_up()
@@ -193,10 +194,10 @@ class LedgerHistory:
         self.world.note("all is settled")
 
     def _give_up_what_is_gone(self) -> None:
-        """What an operator does about bookies that never come back: deleted ledgers wait for it.
+        """Give up or drain lost bookies, as an operator does, because deleted ledgers wait for them.
 
-        What is lost with them is accepted first: of one that drains nobody knows that it does not come back. An answer
-        may come late, and the second wish takes back the first: what counts is what the bookie's record says.
+        Losses must be accepted first, because a bookie that drains is not known to be lost. A response may come late,
+        and the second request replaces the first, so the bookie's record is checked.
         """
         is_short = any(map(self._is_short, self.oracle.records.values()))
         wish = BookieIntent.GIVE_UP if is_short else BookieIntent.DRAIN
@@ -207,7 +208,7 @@ class LedgerHistory:
                 self._begin(methodcaller("give_up_bookie" if is_short else "decommission", uuid))
 
     def _is_short(self, record: LedgerRecord) -> bool:
-        """It names bookies that may have taken more with them than repair can make good."""
+        """Return whether a ledger's record names lost bookies, so that repair may be impossible."""
         if not self.cluster.is_ruined or record.state is LedgerState.DELETING:
             return False
         gone = self.cluster.gone_bookies()
@@ -222,7 +223,7 @@ class LedgerHistory:
         return [client.process.start(work(client)) for client in ready[:2]]  # type: ignore[union-attr]
 
     def _unsettled(self) -> str:
-        """What is not over yet."""
+        """Return a description of the first task that is not finished yet; "" if there is none."""
         cluster, oracle = self.cluster, self.oracle
         down = [machine.host for machine in cluster.machines if not machine.is_up]
         if down:
@@ -238,7 +239,7 @@ class LedgerHistory:
             return f"ledgers {unended} are not closed or not deleted"
         return unrepaired(self.cluster)
 
-    # -- what must be there ----------------------------------------------------------------------------
+    # -- checks at the end -----------------------------------------------------------------------------
     async def _read_all(self) -> None:
         one, other = self.cluster.clients[0], self.cluster.clients[-1]
         for ledger_id, record in sorted(self.oracle.records.items()):
@@ -254,7 +255,10 @@ class LedgerHistory:
                 )
 
     async def _fill_up(self) -> None:
-        """In bounded time each bookie that a record names has each block: an ack quorum is enough only for a while."""
+        """Wait until each bookie that a record names has each block. This must happen in bounded time.
+
+        Copies on an ack quorum of bookies suffice only temporarily.
+        """
         end = self.world.loop.time() + FILL_S
         for ledger_id in sorted(self.oracle.records):
             while hole := await self._hole(ledger_id):
@@ -264,7 +268,7 @@ class LedgerHistory:
                 await asyncio.sleep(STEP_S)
 
     async def _hole(self, ledger_id: int) -> str:
-        """A block that is not wherever the ledger's record says."""
+        """Return a description of a block that one of its bookies lacks; "" if there is none."""
         record = self.oracle.records[ledger_id]
         held = await self._held_by_all(ledger_id)
         for first in sorted(self.oracle.blocks.get(ledger_id, {})):
@@ -283,7 +287,7 @@ class LedgerHistory:
         }
 
     async def _held(self, machine: Any, record: LedgerRecord) -> set[int]:
-        """First entries of the blocks that a bookie gives."""
+        """Return the first entries of a ledger's blocks that a bookie returns."""
         storage, found = machine.storage, set()
         for first in sorted(self.oracle.blocks.get(record.ledger_id, {})):
             if first not in found and first <= record.last_entry:
@@ -291,12 +295,15 @@ class LedgerHistory:
                 reading = machine.process.start(storage.ask(request))
                 await asyncio.wait((reading,), timeout=STEP_S)
                 if not reading.done():
-                    return set()  # it died meanwhile, of a fault that was laid before
+                    return set()  # the bookie died meanwhile, by an earlier fault with a delay
                 found.update(self.oracle.firsts(record.ledger_id, reading.result().blocks))
         return found
 
     def _look_at_disks(self) -> None:
-        """A bookie that was retired begins anew; where rot took a tombstone, blocks stay in limbo (rule 20)."""
+        """Check that bookies have no blocks of ledgers without a record.
+
+        Exceptions are a retired bookie, which starts again empty, and blocks in limbo whose tombstone rotted (rule 20).
+        """
         members = self.cluster.metadata.tree.children(paths.BOOKIES)
         for machine in self.cluster.machines:
             assert machine.storage is not None
@@ -306,6 +313,7 @@ class LedgerHistory:
                 state = machine.storage.cache.ledgers[ledger_id]
                 labelled = ledger_ids.labelled(ledger_id) if ledger_ids.is_label(ledger_id) else ledger_id
                 listed = labelled in self.oracle.records or state.tombstone_version is not None
+                listed |= labelled in self.oracle.former
                 forgot = known.may_have_lost and state.is_limbo
                 self.world.check(
                     listed or forgot or ledger_id not in known.written,
@@ -315,7 +323,7 @@ class LedgerHistory:
 
 
 def unrepaired(cluster: Cluster) -> str:
-    """What repair has still to do: ledgers that name lost bookies, narrow ones, damage."""
+    """Return a description of unfinished repair: ledgers with lost bookies, with too few copies, or with damage."""
     up = {str(machine.storage.bookie_id): machine for machine in cluster.machines if machine.storage}
     for record in cluster.oracle.records.values():
         for index, fragment in enumerate(record.fragments if record.state is LedgerState.CLOSED else ()):
@@ -324,6 +332,8 @@ def unrepaired(cluster: Cluster) -> str:
             gone = [name for name in fragment.bookies if name not in up]
             if gone:
                 return f"ledger {record.ledger_id} still names {gone}, which are gone"
+            if record.ledger_id in cluster.oracle.former:
+                continue  # another ledger with this id may be on the bookies that could take a copy
             if len(fragment.bookies) < min(record.write_quorum, len(up)) and set(up) - set(fragment.bookies):
                 return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
     tree = cluster.metadata.tree

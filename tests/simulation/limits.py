@@ -1,7 +1,7 @@
-"""Limits of serving that are constants in production take small values, so that short histories meet them.
+"""Patches of the brokers' constant limits with small values, so that short histories reach them.
 
-Each is counted when it is met (`LIMITS`): one that histories hardly ever meet is not checked, so the tests ask for one
-history in ten of those that can (`shares_met`).
+Each reached limit is counted (`LIMITS`). A limit that histories hardly ever reach would not be tested, so the tests
+require that one in ten of the histories that can reach a limit does (`shares_met`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from unittest import mock
 from quire.ledger import state_segment
 from quire.ledger.state_segment import Segment
 from quire.ledger.writer_core import Lag, WriterCore
-from quire.serving.session import lane
+from quire.serving.session import requests
 from quire.serving.session.inbound import Inbound, Stop
 from quire.serving.session.lane import Lane
-from quire.serving.subscription import pump, seek
+from quire.serving.subscription import pump
 from quire.serving.subscription.delivery import block_source
 from quire.serving.subscription.delivery.block_source import BlockSource
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch import key_shared
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.pump import Pump
-from quire.serving.topic import deduplication, publish, tenant_shares
+from quire.serving.topic import deduplication, publish, publish_times, tenant_shares, time_search
 from quire.serving.topic.deduplication import Deduplication
 from quire.serving.topic.publish import Publisher
+from quire.serving.topic.time_search import TimeSearch
 
 from .plan import Plan
 from .world import World
@@ -48,11 +49,14 @@ LIMITS: Final = {
     "a chunk is enough to read ahead": SMALL,
     "a seek by time looks into another chunk": "seek by time",
 }
-"""What is seen of each limit that is met, and what else is seen of a history that may meet it."""
+"""Event that is counted when a limit is reached -> event of the histories that may reach it."""
 
 
 def shares_met(histories: Iterable[Counter[str]]) -> dict[str, float]:
-    """By what was seen in each history: how many of those that may meet a limit do."""
+    """Return for each limit the share of the histories that reached it, among the histories that may reach it.
+
+    `histories` contains the counted events of each history.
+    """
     may: Counter[str] = Counter()
     do: Counter[str] = Counter()
     for seen in histories:
@@ -65,10 +69,10 @@ def shares_met(histories: Iterable[Counter[str]]) -> dict[str, float]:
 
 @contextmanager
 def serving_limits(world: World, plan: Plan) -> Iterator[None]:
-    """Some histories have the limits of production."""
+    """Patch the limits of serving while a history runs. Some histories keep the limits of production."""
     rng = world.rng("serving limits")
     small: list[tuple[Any, str, tuple[int, ...]]] = [
-        (lane, "HELD_BYTES_PER_CONNECTION_MAX", (600, 1_500)),
+        (requests, "HELD_BYTES_PER_CONNECTION_MAX", (600, 1_500)),
         (tenant_shares, "TOPIC_SHARE_OF_BYTES_IN_FLIGHT", (4, 5_000, 20_000)),
         (publish, "BLOCKS_IN_FLIGHT_PER_LEDGER_MAX", (1, 2, 16)),
         (state_segment, "BLOCKS_IN_FLIGHT_PER_LEDGER_MAX", (1, 16)),
@@ -76,7 +80,9 @@ def serving_limits(world: World, plan: Plan) -> Iterator[None]:
         (key_shared, "LOOK_AHEAD_ENTRIES_MAX", (2, 20, 100_000)),
         (pump, "DEAL_BYTES_PER_TURN", (1, 2_000, 1 << 20)),
         (block_source, "READ_CHUNK_BYTES", (1, 3_000, 1 << 20)),
-        (seek, "READ_CHUNK_BYTES", (1, 3_000, 1 << 20)),
+        (time_search, "READ_CHUNK_BYTES", (1, 3_000, 1 << 20)),
+        (time_search, "LEDGERS_MAX", (1, 4)),
+        (publish_times, "CHECKPOINT_BYTES", (1, 3_000, 1 << 20)),
     ]
     with ExitStack() as stack:
         if plan.narrow:
@@ -103,11 +109,6 @@ def _counters(world: World) -> Iterator[Any]:
     def stopped(_: Inbound, reason: Stop) -> None:
         world.saw(f"socket not read: {reason.name}")
 
-    def looked_into(*args: Any) -> Any:
-        world.saw("a seek by time looks into another chunk")
-        return following(*args)
-
-    following = vars(seek)["following"]
     yield _before(Inbound, "stop", stopped)
     yield counted(Lane, "put_off", "something waits in a lane")
     yield counted(Lane, "put_back", "a SEND waits for its topic")
@@ -119,7 +120,11 @@ def _counters(world: World) -> Iterator[Any]:
     yield counted(KeyShared, "wanted", "key-shared looks no further ahead", _looks_no_further)
     yield counted(Pump, "_dispatch", "dispatching goes on in another turn", _is_much_to_dispatch)
     yield counted(BlockSource, "_read_ahead", "a chunk is enough to read ahead", _has_read_enough)
-    yield mock.patch.object(seek, "following", looked_into)
+    yield counted(TimeSearch, "_read", "a seek by time looks into another chunk", _is_another_chunk)
+
+
+def _is_another_chunk(_: TimeSearch, __: int, entry_id: int) -> bool:
+    return entry_id > 0
 
 
 def _is_in_flight(topic: Publisher, *_: object) -> bool:
@@ -127,7 +132,7 @@ def _is_in_flight(topic: Publisher, *_: object) -> bool:
 
 
 def _is_written(segment: Segment) -> bool:
-    return bool(segment.writer.blocks_pending >= vars(state_segment)["BLOCKS_IN_FLIGHT_PER_LEDGER_MAX"])
+    return bool(segment.writer.core.blocks_pending >= vars(state_segment)["BLOCKS_IN_FLIGHT_PER_LEDGER_MAX"])
 
 
 def _lags(core: WriterCore) -> bool:
@@ -143,7 +148,7 @@ def _looks_no_further(core: KeyShared) -> bool:
 
 
 def _is_much_to_dispatch(_: Pump, view: BlockView) -> bool:
-    return bool(view.bytes >= vars(pump)["DEAL_BYTES_PER_TURN"])
+    return bool(view.header.length >= vars(pump)["DEAL_BYTES_PER_TURN"])
 
 
 def _has_read_enough(source: BlockSource) -> bool:

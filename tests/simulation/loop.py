@@ -1,14 +1,15 @@
-"""An event loop on virtual time, for many simulated processes.
+"""Event loop on virtual time, for many simulated processes.
 
-When nothing is ready, time jumps to the next timer; a turn that ran something takes a few microseconds, so that
-code which spins cannot stop the clock. Callbacks of one process keep asyncio's order (first in, first out; timers by
-their time); among processes, the timers that are due in one turn are interleaved by chance.
+When nothing is ready, time jumps to the next timer. An iteration that ran callbacks takes a few microseconds, so that
+busy loops cannot stop the clock. Callbacks of one process keep asyncio's order (FIFO, and timers by their time). Timers
+of different processes that are due in the same iteration are interleaved at random.
 
-A `Process` travels in the context of everything it starts. The loop looks at it before each callback: of a dead
-process nothing runs any more (no `finally`, no `except`: it is gone), of a paused one everything waits. Handles of the
-dead are kept to the end, so that the garbage collector does not run their `finally` in the middle of a history.
+The context of everything that a process starts contains its `Process`, which the loop checks before each callback. It
+runs nothing of a dead process, not even `finally` and `except` blocks, and postpones everything of a paused process.
+Handles of dead processes are kept to the end, so that garbage collection does not run their `finally` blocks during the
+history.
 
-There are no threads and no sockets: connections go through `connect` and `serve`, which the network provides.
+There are no threads and no sockets: connections are made by `connect` and `serve`, which the network provides.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Stuck(Exception):
-    """Nothing will ever happen again, or too much does."""
+    """Raised if no callback or timer is left, or if there were too many iterations."""
 
 
 class Process:
-    """`host` is its address in the simulated network."""
+    """Simulated process. `host` is its address in the simulated network."""
 
     def __init__(self, loop: SimulatedLoop, name: str, host: str = "") -> None:
         self.loop = loop
@@ -50,7 +51,7 @@ class Process:
         return self.name
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work` as a part of this process. What it raises and should not is told to the loop's handler."""
+        """Run `work` as a part of this process. An unexpected exception is passed to the loop's exception handler."""
         task = self.loop.create_task(work, context=self.context)
         task.add_done_callback(self._ended, context=self.loop.outside)
         return task
@@ -70,7 +71,7 @@ class Process:
             self.loop.make_ready(parked)
 
     def kill(self) -> None:
-        """As `kill -9`: nothing of it runs any more."""
+        """Kill the process, as `kill -9` does: none of its callbacks runs any more."""
         if not self.is_dead:
             self.is_halted = self.is_dead = True
             for callback in self.on_death:
@@ -84,19 +85,19 @@ class SimulatedLoop(BaseEventLoop):
         self._now = 0.0
         self.turns = 0
         self.outside = Context()
-        """The context of what is no process."""
+        """Context of callbacks that belong to no process."""
         self.connect: Callable[..., Coroutine[Any, Any, Any]]
         self.serve: Callable[..., Any]
         self.everything: list[asyncio.Task[Any]] = []
         self._timers: list[tuple[float, TimerHandle]] = []
-        """A heap. Handles alone would be compared in Python: 4 % of a history."""
+        """Heap of (time, handle). Comparing handles in Python code would take 4 % of a history's time."""
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self._now
 
     def forget_all(self) -> None:
-        """Nothing that waits here ever runs."""
+        """Drop all callbacks and timers."""
         self._ready.clear()  # type: ignore[attr-defined]
         self._timers.clear()
 
@@ -152,7 +153,7 @@ class SimulatedLoop(BaseEventLoop):
         return due if len(due) < 2 else self._interleave(due)
 
     def _interleave(self, due: list[TimerHandle]) -> list[TimerHandle]:
-        """Any order in which each process keeps its own."""
+        """Return the due timers in a random order that keeps the order within each process."""
         lanes: dict[Any, list[TimerHandle]] = {}
         for handle in due:
             lanes.setdefault(handle._context.get(PROCESS), []).append(handle)  # type: ignore[attr-defined]
@@ -180,7 +181,7 @@ class SimulatedLoop(BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
-        """Later, on the loop."""
+        """Run `func` later on the loop."""
         future = self.create_future()
 
         def work() -> None:

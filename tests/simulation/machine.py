@@ -1,13 +1,13 @@
-"""A machine with a bookie: two simulated disks, a power switch, and a process that can be killed and started again.
+"""Bookie's machine: two simulated disks, a power supply, and a process that can be killed and restarted.
 
-    start           the whole bookie process, as `quire bookie` puts it together: storage, server, registration
-    kill            the process dies; its disks keep what was written, synced or not
-    power_cut       the machine dies: of what was not synced some is lost, some torn, some kept
-    wipe            the disks are replaced by empty ones: another bookie comes up at the old address
-    lose_disk       one of the two is: it refuses to start, and a person wipes it
-    copy_disk       an older copy of one of the two is put back later
+    start           start the whole bookie process, composed as by `quire bookie`: storage, server, registration
+    kill            kill the process; the disks keep all writes, synced or not
+    power_cut       cut the power; of the unsynced writes some are lost, some torn, some kept
+    wipe            replace both disks by empty ones, so that another bookie starts at the old address
+    lose_disk       replace one disk by an empty one; the bookie refuses to start, and an operator wipes it
+    copy_disk       copy one disk, to restore the copy later
 
-`WatchedStorage` stands between the server and the storage: it tells the oracle what goes in and out.
+`WatchedStorage` is between the server and the storage, and reports requests and responses to the oracle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from quire.bookie.disks import BookieDisks
+from quire.bookie.identity import peek
 from quire.bookie.journal_core import BadSegment, decode_segment_header, scan_segment
+from quire.bookie.membership import enter_cluster
 from quire.bookie.registration import Registration
 from quire.bookie.scrub import Damage
 from quire.bookie.server import BookieServer
@@ -53,11 +55,11 @@ R = TypeVar("R")
 PORT: Final = 3181
 SYNC_S: Final = 0.0006
 LOOK_S: Final = 1.0
-"""How often a supervisor looks after its process."""
+"""Interval at which a supervisor checks its process."""
 
 
 def adverse_settings(rng: Random) -> BookieSettings:
-    """Limits so small that short histories roll segments, memtables and logs."""
+    """Return settings with limits so small that short histories roll segments, memtables and entry logs."""
     memtable_bytes = rng.choice((4, 16, 64)) * KIB
     return replace(
         SMALL_SETTINGS,
@@ -71,7 +73,7 @@ def adverse_settings(rng: Random) -> BookieSettings:
 
 
 class DiskWorker(LoopWorker):
-    """A `LoopWorker` whose works take time, in order; and that notices when the power fails under one."""
+    """`LoopWorker` whose pieces of work take time, and which detects a power failure during one of them."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -106,7 +108,11 @@ class Machine:
         self.store: SimulatedStore | None = None
         self.wants_up = True
         self.is_leaving = False
-        """An operator drains it."""
+        """True while an operator drains the bookie."""
+        self.cluster = ""
+        """Id of the cluster that the bookie joins; empty for a bookie that does not look up a cluster."""
+        self.why_down = ""
+        """Error with which the bookie's last start was refused."""
         self._lives = 0
         self._was_down = False
 
@@ -114,9 +120,9 @@ class Machine:
     def is_up(self) -> bool:
         return self.storage is not None
 
-    # -- its life --------------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the process; a supervisor starts it again when it ends by itself."""
+        """Start the process. A supervisor restarts it if it exits by itself."""
         assert self.process is None
         self._lives += 1
         self.wants_up = True
@@ -128,11 +134,10 @@ class Machine:
         clock = SimulatedClock(
             self.world.loop, drift=self.rng.uniform(-0.01, 0.01), skew_ms=self.rng.randrange(-500, 500)
         )
-        disks = BookieDisks(
-            self.node.journal, self.node.entries, self.node.home, lambda name: DiskWorker(self)
-        )
-        storage = Storage(self.settings, disks, clock=clock, rng=self.rng)
         try:
+            if self.cluster:
+                await self._enter_cluster(store, clock)
+            storage = Storage(self.settings, self._disks(), clock=clock, rng=self.rng)
             await storage.start()
             self.oracle.started(self.host, storage)
             watched = WatchedStorage(storage, self.oracle, self.world)
@@ -142,29 +147,48 @@ class Machine:
             storage.health.on_damage(lambda damage: self._damage_met(storage, damage))
             storage.health.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
             reports.start()
-            registration = Registration(store, storage, server.address, "")
+            registration = Registration(store, storage, server.address, "", cluster=self.cluster)
             await registration.start()
         except QuireError as error:
             self.world.note(f"{process} cannot start: {error}")
+            self.why_down = str(error)
             if isinstance(error, ConfigurationError) and "mount the right disk" in str(error):
                 self.world.saw("half a bookie refused")
                 self._begin_anew(LOOK_S)
-            elif isinstance(error, ConfigurationError) and self.is_leaving and "it was retired" in str(error):
+            elif (
+                isinstance(error, ConfigurationError)
+                and self.is_leaving
+                and "was retired while" in str(error)
+            ):
                 self.is_leaving = False  # an operator gives it empty directories
                 self._begin_anew(LOOK_S)
             elif not self.look_at_power():
                 self.kill(restart_s=LOOK_S)
             return
-        self.storage = storage
+        self.storage, self.why_down = storage, ""
         self.world.note(f"{process} is up as {storage.bookie_id}")
         self.world.later(LOOK_S, self._look_after, process)
+
+    def _disks(self) -> BookieDisks:
+        node = self.node
+        return BookieDisks(node.journal, node.entries, node.home, lambda name: DiskWorker(self))
+
+    async def _enter_cluster(self, store: SimulatedStore, clock: SimulatedClock) -> None:
+        """Join the cluster, as `quire bookie` does. Raises `ConfigurationError`, and the metadata store's errors."""
+        before = peek(self.node.journal, self.node.entries)
+        await enter_cluster(store, "the store", self._disks(), clock, new_cluster=False, rng=self.rng)
+        now = peek(self.node.journal, self.node.entries)
+        if before is not None and now is not None and now.uuid != before.uuid:
+            self.node.home = MemoryHome()  # the index is in one of the emptied directories
+            self.is_leaving = False
+            self.oracle.retired(self.host)
 
     def _damage_met(self, storage: Storage, damage: Damage) -> None:
         if not self.node.power.is_down:
             self.oracle.damage_met(storage.bookie_id, *damage)
 
     def _look_after(self, process: Process) -> None:
-        """What a supervisor does: a bookie that is broken for good is started again."""
+        """Restart a bookie whose storage has failed permanently, as a supervisor does."""
         if process is self.process and self.storage is not None:
             if self.storage.health.failure:
                 self.world.note(f"{process} is broken: {self.storage.health.failure}")
@@ -198,7 +222,7 @@ class Machine:
             self.node.power.fail_after(operations)
 
     def look_at_power(self) -> bool:
-        """The power failed in the middle of something: the machine goes down with it."""
+        """Return whether the power has failed during an operation; if so, stop the machine."""
         if self.node.power.is_down and not self._was_down:
             self._was_down = True
             self.world.later(0.0, self._power_failed)
@@ -215,7 +239,7 @@ class Machine:
         self._begin_anew(restart_s)
 
     def lose_disk(self, name: str, restart_s: float) -> None:
-        """One of its two disks is replaced by an empty one."""
+        """Replace one of the two disks by an empty one."""
         self._end()
         self.node.kill()
         setattr(self.node, name, SimulatedDisk(self.rng.getrandbits(32), name, power=self.node.power))
@@ -223,18 +247,18 @@ class Machine:
             self.node.home = MemoryHome()
         self.oracle.damaged(self.host)
         self.world.note(f"{self.host} lost its disk for {name}")
-        self.world.saw("bookie wiped")  # a person can do nothing else with the other half
+        self.world.saw("bookie wiped")  # an operator can only wipe the other disk, too
         self.world.later(restart_s, self.start_if_down)
 
     def copy_disk(self, name: str, restart_s: float) -> Callable[[], None]:
-        """Copy one of its disks while it is down for a moment. Returns what puts the copy back."""
+        """Stop the bookie briefly, and copy one of its disks. Return a function that restores the copy."""
         self.kill(restart_s)
         node, power = self.node, self.node.power
         older, home = deepcopy((getattr(node, name), node.home), {id(power): power})
 
         def put_back() -> None:
             if node is not self.node:
-                return  # it began anew since
+                return  # the bookie was wiped since
             self._end()
             node.kill()
             setattr(node, name, older)
@@ -257,7 +281,7 @@ class Machine:
         if self.process is None and self.wants_up:
             self.start()
 
-    # -- its disks -------------------------------------------------------------------------------------
+    # -- disks -----------------------------------------------------------------------------------------
     def fail_disk(self, operation: str, name: str, times: int) -> None:
         error = errno.ENOSPC if operation == "allocate" else errno.EIO
         disk = self.node.journal if name == "journal" else self.node.entries
@@ -271,12 +295,12 @@ class Machine:
         self.disk_slowness = 1.0
 
     def fill_up(self) -> None:
-        """No room beyond what is in use now."""
+        """Fill the disks: limit their capacity to the space in use."""
         for disk in (self.node.journal, self.node.entries):
             disk.capacity_bytes = sum(disk.space()) and disk.space().total_bytes - disk.space().free_bytes
 
     def flip(self) -> None:
-        """Rot a bit: in the entry log, or in a journal group that is not the last one (that looks like a torn tail)."""
+        """Flip a bit in the entry log, or in a journal group except the last ones, which could be torn by a crash."""
         place = self._place_in_journal(2) if self.rng.random() < 0.6 else self._place_in_log()
         if place is not None:
             disk, name, offset = place
@@ -286,7 +310,7 @@ class Machine:
             self.world.saw("bit flipped")
 
     def spoil(self) -> None:
-        """Let a page of the entry log or of the journal be unreadable until it is written again."""
+        """Make a page of the entry log or of the journal unreadable until it is written again."""
         place = self._place_in_journal(0) if self.rng.random() < 0.3 else self._place_in_log()
         if place is not None:
             disk, name, offset = place
@@ -305,7 +329,7 @@ class Machine:
         return disk, name, self.rng.randrange(len(disk.content(name).rstrip(b"\0")))
 
     def _place_in_journal(self, spared: int) -> Any:
-        """In a group that is none of the last `spared` ones."""
+        """Return a random place in a journal group that is not among the last `spared` ones."""
         disk = self.node.journal
         groups = []
         for name in disk.names():
@@ -324,7 +348,7 @@ class Machine:
 
 
 class WatchedStorage:
-    """What goes into a storage and comes out of it, told to the oracle."""
+    """Storage whose requests and responses are reported to the oracle."""
 
     def __init__(self, storage: Storage, oracle: Oracle, world: World) -> None:
         self._storage, self._oracle, self._world = storage, oracle, world
@@ -350,7 +374,7 @@ class WatchedStorage:
         return response
 
     def _arrives(self, request: object) -> Callable[[Any], None]:
-        """What is to be told of the answer."""
+        """Report a request to the oracle, and return the function that reports its response."""
         bookie, oracle = self._storage.bookie_id, self._oracle
         match request:
             case ReadRequest():

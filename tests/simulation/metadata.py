@@ -1,13 +1,13 @@
-"""The simulated ZooKeeper: one tree, a session per process, and everything that a call may meet on its way.
+"""Simulated ZooKeeper: one tree, a session per process, delays, lost connections and stale reads.
 
-A change travels to the server, is made there in one step (`Tree`'s rules), and its result travels back. On the way
-the connection may be lost, and then the change has not happened, has happened, or *will* happen, a little after its
-maker heard that the outcome is unknown. The session's end is the server's decision: it comes when nothing was heard for
-its time-out, or later (a slow server), or early (`expire`); the process hears of it once it is connected.
+A change is sent to the server, applied there in one step (by the rules of `Tree`), and its result is sent back. If the
+connection is lost meanwhile, the change was not applied, or was applied, or *will* be applied shortly after the caller
+got an unknown outcome. The server decides when a session ends: after its time-out without contact, later (a slow
+server), or early (`expire`). The process learns of it when it reconnects.
 
-What a session is told (results and watch events) comes in order, as ZooKeeper keeps it. With a `lag` each session
-reads from a follower, whose tree is older than the leader's: never older than what the session has seen or changed
-itself, or than its last `sync`, and never newer than the events that it was sent.
+Results and watch events reach a session in order, as in ZooKeeper. With a `lag`, each session reads from a follower,
+whose tree is older than the leader's. It is never older than what the session has seen or changed itself, or than its
+last `sync`, and never newer than the events that were sent to the session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quire.metadata.store import (
 from quire.metadata.tree import PERSISTENT, Tree
 from quire.metadata.watches import Watches
 from quire.runtime.errors import NotFound, OutcomeUnknown, QuireError, Unavailable
-from quire.testing.metadata import MemoryRows
+from quire.testing.metadata import MemoryRows, MemoryStore
 
 from .loop import Process
 from .world import World
@@ -39,17 +39,17 @@ R = TypeVar("R")
 
 LATENCY_S: Final = 0.0007
 LATE_S: Final = 0.3
-"""How long after its maker gave it up a change may still be made."""
+"""Time within which a change may still be applied after its caller gave it up."""
 
 RECONNECT_S: Final = 0.2
 
 
 Change = Callable[[Tree], tuple[R, set[str]]]
-"""What a change does to a tree: its result, and which paths have changed."""
+"""Function that changes a tree. It returns its result and the changed paths."""
 
 
 class MetadataServer:
-    """The tree, its sessions, and who watches over changes (`observers`, called with each path that changed)."""
+    """Server with the tree and its sessions. `observers` are called with each changed path."""
 
     def __init__(self, world: World, session_timeout_ms: int, lag_ms: float = 0.0) -> None:
         self.world = world
@@ -59,11 +59,11 @@ class MetadataServer:
         self.rows = MemoryRows()
         self.tree = Tree(self.rows)
         self.log: list[tuple[Change[Any], list[str]]] = []
-        """What was done to the tree, and which paths it changed, for those who lag behind."""
+        """Log of changes with their changed paths, for lagging followers."""
         self.stores: list[SimulatedStore] = []
         self.observers: list[Callable[[str], None]] = []
         self.loss = 0.0
-        """The chance that a call loses its connection."""
+        """Probability that a call loses its connection."""
         self.sessions = PERSISTENT
 
     def next_session(self) -> int:
@@ -71,7 +71,7 @@ class MetadataServer:
         return self.sessions
 
     def find(self, path: str) -> Node | None:
-        """What is there now, for observers."""
+        """Return the current node at `path`, for observers; None if it does not exist."""
         try:
             return self.tree.get(path)
         except NotFound:
@@ -81,7 +81,7 @@ class MetadataServer:
         return LATENCY_S * (0.5 + self.rng.expovariate(1.0))
 
     def make(self, change: Change[R], told: str) -> R:
-        """Change the tree. Raises what refuses it."""
+        """Apply a change to the tree. Raises the error with which the tree refuses it."""
         result, changed = change(self.tree)
         self.world.note(told)
         paths = sorted(changed)
@@ -97,8 +97,24 @@ class MetadataServer:
         self.make(lambda tree: (None, tree.end_session(session)), f"metadata: session {session} is over")
 
 
+def persistent_rows(metadata: MetadataServer) -> MemoryRows:
+    """Return a copy of the tree without ephemeral nodes."""
+    copy = metadata.rows.copy()
+    tree = Tree(copy)
+    for session in sorted({row.session for row in copy._rows.values()} - {PERSISTENT}):
+        tree.end_session(session)
+    return copy
+
+
+def beside(rows: MemoryRows) -> MemoryStore:
+    """Return a separate store with a copy of these rows, like a backup that a second server serves."""
+    store = MemoryStore()
+    store._shared.tree = Tree(rows.copy())
+    return store
+
+
 class SimulatedStore:
-    """One process's session. A `MetadataStore`; see the top of the file."""
+    """Session of one process; a `MetadataStore`. See the module's docstring."""
 
     def __init__(self, server: MetadataServer, process: Process) -> None:
         self.server = server
@@ -113,12 +129,12 @@ class SimulatedStore:
         self._last_at = 0.0
         self._last_arrival = 0.0
         self.absences = 0
-        """How many times it was cut off: to know whether an expiry that was due is still meant."""
+        """Number of disconnections so far. It shows whether a scheduled expiry still applies."""
         self.is_away = False
-        """Nothing of it reaches the server."""
+        """True while nothing that the session sends reaches the server."""
         self._tree = server.tree if not server.lag_s else Tree(server.rows.copy())
         self._seen = len(server.log)
-        """How much of the server's log this session's follower has done."""
+        """Number of the changes in the server's log that this session's follower has applied."""
         self._lag_s = server.lag_s and server.rng.choice((0.0, 1.0, 1.0)) * server.lag_s
         server.stores.append(self)
         process.on_death.append(lambda: self.away(for_ever=True))
@@ -179,7 +195,7 @@ class SimulatedStore:
 
     # -- faults ----------------------------------------------------------------------------------------
     def away(self, *, for_ever: bool = False) -> None:
-        """Nothing of this session reaches the server: the process is dead or paused, or the link is cut."""
+        """Disconnect the session from the server: its process is dead or paused, or the link is cut."""
         if self.is_closed:
             return
         if not self.is_away:
@@ -201,12 +217,18 @@ class SimulatedStore:
             self._reconnect_soon()
 
     def expire(self) -> None:
-        """The server ends the session; the process hears of it when it reconnects."""
+        """End the session at the server. The process learns of it when it reconnects."""
         if not self.is_closed and not self.is_expired:
             self.is_expired = True
             self.server.end_session(self.session)
             if not self.is_away:
                 self._lose_connection()
+
+    def see_another_tree(self) -> None:
+        """Follow the server's new tree after it was replaced, which ends the session."""
+        self._tree = self.server.tree if not self.server.lag_s else Tree(self.server.rows.copy())
+        self._seen = len(self.server.log)
+        self.expire()
 
     def _expire_if_away(self, absence: int) -> None:
         if self.is_away and absence == self.absences and not self.is_expired:
@@ -229,7 +251,7 @@ class SimulatedStore:
         if self.is_expired:
             self.is_expired = False
             self.session = self.server.next_session()
-            self._catch_up()  # to begin a session is a change, too
+            self._catch_up()  # because the begin of a session is also a change
             self.counts.sessions_lost += 1
             self.world.note(f"{self.process}: hears that its session is over")
             self.world.saw("session lost")
@@ -240,14 +262,14 @@ class SimulatedStore:
 
     # -- inside ----------------------------------------------------------------------------------------
     def hear(self) -> None:
-        """The tree has changed."""
+        """Learn that the tree has changed: apply the change to this session's view, now or after the lag."""
         if self._lag_s:
             self.world.later(self._lag_s * self.server.rng.random(), self._catch_up, len(self.server.log))
         else:
             self._catch_up()
 
     def _catch_up(self, behind: int | None = None) -> None:
-        """Do what the log says (all, or up to `behind`); its watchers are told, if the process is there to hear."""
+        """Apply the server's log (all of it, or up to `behind`), and send watch events unless disconnected."""
         log = self.server.log
         for change, paths in log[self._seen : behind]:
             if self._tree is not self.server.tree:
@@ -261,7 +283,7 @@ class SimulatedStore:
         self._at(delay_s, self.watches.notify_session, event)
 
     def _at(self, delay_s: float, act: Callable[..., Any], *args: Any) -> None:
-        """In the process, in order."""
+        """Call `act` in the process after `delay_s`, after all calls scheduled before it."""
         loop = self.world.loop
         self._last_at = max(self._last_at + 1e-9, loop.time() + delay_s)
         loop.call_at(self._last_at, act, *args, context=self.process.context)
@@ -281,7 +303,7 @@ class SimulatedStore:
             try:
                 return self.server.make(change, f"{self.process}: {what}")
             finally:
-                self._catch_up()  # also a refusal comes through the follower, behind all that was done before it
+                self._catch_up()  # the follower sends refusals, too, after all earlier changes
 
         return await self._travel(what, work, OutcomeUnknown("the metadata store did not answer"), 1.0)
 
@@ -325,7 +347,7 @@ class SimulatedStore:
         return await answer
 
     def _is_over(self, session: int) -> bool:
-        """The server makes no change for a session that it has ended, whenever that arrives."""
+        """Return whether the server has ended the session, so that it must not apply the session's changes."""
         return self.is_expired or session != self.session
 
     def _make_late(self, session: int, work: Callable[[], Any]) -> None:

@@ -1,14 +1,14 @@
-"""The simulated network: connections between processes, with delay, cuts in one direction or both, and resets.
+"""Simulated network: connections between processes, with delays, cuts in one or both directions, and resets.
 
-A connection is two *pipes*, one for each direction; a pipe keeps its bytes in order, and gives them to the receiver in
+A connection consists of two *pipes*, one for each direction. A pipe keeps its bytes in order, and delivers them in
 pieces of any size. Different connections overtake one another.
 
-    cut(a, b)       what a sends to b waits (a kernel sends it again); a connection that waited too long is lost
-    reset(a, b)     all connections between a and b are lost at once; of what was under way a part still arrives
-    slow(a, factor) what a sends and receives takes longer
+    cut(a, b)       bytes from a to b are held back, as by TCP retransmission; a connection that waits too long is lost
+    reset(a, b)     all connections between a and b are lost at once; a part of the bytes in flight still arrives
+    slow(a, factor) all traffic from and to a takes longer
 
-A process that dies loses its connections: its peers hear of it soon (its machine is up and says so), or, if the machine
-went with it, when their kernels have waited long enough.
+A process that dies loses its connections. Its peers learn of it soon, by a TCP reset. If the machine has died, too,
+they learn of it when their kernels give up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_PORT: Final = 40_000
 
 
 class _Server:
-    """What `create_server` answers; enough of it."""
+    """Server object with the used methods of `create_server`'s result."""
 
     def __init__(self, network: Network, process: Process, factory: Callable[[], Any], port: int) -> None:
         self.network, self.process, self.factory = network, process, factory
@@ -78,7 +78,7 @@ class Network:
                 end.lose(ConnectionResetError("reset"), partly=True)
 
     def half_open(self, one: str, other: str, seconds: float) -> None:
-        """`one` loses its connections to `other`, which hears of it later, and takes what was under way until then."""
+        """Reset the connections of `one` to `other`, which learns of it later, and until then gets bytes in flight."""
         for end in list(self.ends):
             if end.process.host == one and end.peer.process.host == other:
                 end.lose_alone(ConnectionResetError("reset"), seconds)
@@ -87,7 +87,7 @@ class Network:
         self.slowness[host] = factor
 
     def died(self, process: Process, *, silently: bool) -> None:
-        """Its connections go; peers hear of it soon, or (`silently`) when their kernels give up."""
+        """Close a dead process's connections. Peers learn of it soon, or (`silently`) when their kernels give up."""
         for address in [each for each, server in self.servers.items() if server.process is process]:
             del self.servers[address]
         for end in [each for each in self.ends if each.process is process]:
@@ -145,16 +145,16 @@ class Transport(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._held: deque[bytes] = deque()
-        """What waits because the link is cut."""
+        """Pieces that are held back by a cut."""
         self._last_at = 0.0
         self._on_the_way = 0
         self._is_full = False
         self._reading = True
         self._unread: deque[bytes | None] = deque()
-        """Arrived and not yet taken; None is the end."""
+        """Pieces that arrived, but were not passed to the protocol yet; None is the end of the stream."""
 
     def at(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Do something at this end, in its process, in order."""
+        """Call `act` in this end's process after `delay_s`, after all calls scheduled before it."""
         self._last_at = max(self._last_at + EPSILON_S, self._loop.time() + delay_s)
         self._loop.call_at(self._last_at, act, *args, context=self.process.context)
 
@@ -217,7 +217,7 @@ class Transport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """What was written arrives, then the end."""
+        """Close the connection after all written bytes were sent."""
         if not self._closing and not self._lost:
             self._closing = True
             self._held.append(b"")
@@ -236,7 +236,7 @@ class Transport(asyncio.Transport):
 
     # -- the pipe --------------------------------------------------------------------------------------
     def pipe_goes_on(self) -> None:
-        """Send what waits, unless the link is cut; then the kernel gives up some day."""
+        """Send the pieces that are held back, unless the link is cut. After a long cut, lose the connection."""
         network, here, there = self._network, self.process.host, self.peer.process.host
         if network.is_cut(here, there):
             self._loop.call_later(
@@ -269,7 +269,7 @@ class Transport(asyncio.Transport):
             self.peer._arrived(len(data))
 
     def _feed(self, data: bytes) -> None:
-        """To the protocol, in one piece or in two."""
+        """Pass bytes to the protocol, in one piece or two."""
         network = self._network
         if len(data) > 1 and network.rng.random() < 0.1:
             middle = network.rng.randrange(1, len(data))
@@ -318,19 +318,19 @@ class Transport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def lose(self, error: Exception, *, partly: bool = False) -> None:
-        """Both ends lose the connection; with `partly` some of what is under way may still arrive."""
+        """Reset the connection at both ends. With `partly`, some of the bytes in flight may still arrive."""
         for end in (self, self.peer):
             end._held.clear()
             delay_s = self._network.rng.random() * 0.002 if partly else 0.0
             self._loop.call_later(delay_s, end._end, error, context=end.process.context)
 
     def lose_alone(self, error: Exception, peer_hears_s: float) -> None:
-        """This end loses the connection; the other one some time later."""
+        """Reset the connection at this end, and at the other end after `peer_hears_s`."""
         self._loop.call_soon(self._end, error, context=self.process.context)
         self.peer.at(peer_hears_s, self.peer._end, error)
 
     def vanish(self, peer_hears_s: float) -> None:
-        """This end's process is dead."""
+        """Remove this end, whose process is dead, and reset the other end after `peer_hears_s`."""
         self._lost = True
         self._network.ends.pop(self, None)
         if not self.peer._lost:

@@ -1,7 +1,7 @@
-"""The simulated object store: one set of objects, reached by each broker with delays, and with trouble while it lasts.
+"""Simulated object store: one set of objects, which brokers access with delays, and with errors while it has trouble.
 
-In trouble a call is refused, or heard of as unknown though it was made; a deletion may be made a while after its maker
-gave it up. A name is never overwritten, whatever happens: that is the store's own promise.
+During trouble, a call fails before or after it is executed, and its outcome may be unknown. A deletion may be executed
+some time after its caller gave it up. An object is never overwritten, as real stores guarantee for conditional puts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,28 @@ _MAY_BE_UNKNOWN: Final = ("finish", "delete")
 
 
 class SimulatedBucket(MemoryBlockingStore):
-    """The objects. `trouble` is the chance that a call goes wrong."""
+    """Bucket of objects. `trouble` is the probability that a call fails."""
 
     def __init__(self, world: World) -> None:
         super().__init__(SimulatedClock(world.loop))
         self._world = world
         self._dice = world.rng("objects")
         self.trouble = 0.0
+        self.on_deletion: list[Callable[[str], None]] = []
+        self.on_put: list[Callable[[str, bytes], None]] = []
+
+    def delete(self, name: str) -> None:
+        self.faulty("delete", lambda: self._vanish(name))
+
+    def _vanish(self, name: str) -> None:
+        for observer in self.on_deletion:
+            observer(name)
+        self.objects.pop(name, None)
+
+    def appear(self, name: str, content: bytes) -> None:
+        super().appear(name, content)
+        for observer in self.on_put:
+            observer(name, content)
 
     def faulty(self, call: str, work: Callable[[], T]) -> T:
         if self._dice.random() >= self.trouble:
@@ -46,7 +61,7 @@ class SimulatedBucket(MemoryBlockingStore):
 
 
 class SimulatedObjects(ObjectStore):
-    """One process's way to the bucket."""
+    """Object store client of one process, with random latencies."""
 
     def __init__(self, bucket: SimulatedBucket, world: World) -> None:
         super().__init__(bucket, threads=0)

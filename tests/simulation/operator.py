@@ -1,12 +1,13 @@
-"""What an operator does to topics while everything goes wrong: adds partitions, deletes topics.
+"""Operator who adds partitions and deletes topics during faults.
 
-Requests go to any broker over REST and are asked again until one is answered for good, as a person would. Some
-histories have topics for this, which are not trimmed, so that all that has a receipt must be there:
+REST requests are sent to random brokers, and retried until one succeeds. Some histories have topics for these requests.
+They are not trimmed, so that all messages with a receipt must exist:
 
-    parted   has partitions, and more of them with time; its consumers begin at the latest message of each
-    remade   is deleted by force and made again by whoever uses it next
+    parted   is partitioned, and partitions are added; its consumers begin at the latest message of each partition
+    remade   is deleted by force, and created again by its next user
 
-and one that is not the operator's: of `led` applications take exclusive access from one another, by fencing.
+A third such topic, `led`, is not used by the operator: applications take exclusive access to it from one another, by
+fencing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Operator:
         self._facts.partitions = 1
 
     def grow(self) -> None:
-        """One partition more."""
+        """Add a partition to `parted`."""
         if 0 < self._facts.partitions < PARTITIONS_MAX and not self._is_growing:
             self._is_growing = True
             self._process.start(self._grow(self._facts.partitions + 1))
@@ -64,7 +65,7 @@ class Operator:
 
     # -- deletion --------------------------------------------------------------------------------------
     def remake(self) -> None:
-        """Delete it; its producers and consumers make it again."""
+        """Delete `remade`; its producers and consumers create it again."""
         if not self._is_deleting:
             self._is_deleting = True
             self._process.start(self._delete())
@@ -80,9 +81,9 @@ class Operator:
     def is_busy(self) -> bool:
         return self._is_deleting or self._is_growing
 
-    # -- asking ----------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------
     async def _ask(self, method: str, path: str, body: Any = None) -> None:
-        """Until it is done. What was done though nobody said so is found done."""
+        """Send a request until it succeeds, or until a broker responds that it was executed before."""
         while True:
             broker = self._rng.choice(self._brokers)
             try:

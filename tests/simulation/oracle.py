@@ -1,25 +1,27 @@
-"""What must hold, whatever happens: watched all the time, on the simulated parts only.
+"""Oracle: invariants of bookies and ledgers, which are checked all the time by observing only the simulated parts.
 
-Of each bookie (by UUID), by what it answered:
-    kept        a block that it acknowledged is never denied: after any restart it is there, or an error says so
-    same bytes  a block has one content, everywhere and always
-    fence       after a fence was answered, a writer that comes later is refused
-    refused     a block that was refused is not there after a restart
-    tombstone   after a deletion was answered, the ledger is gone there for good
-    lac         an explicit LAC that was answered is not forgotten
-    identity    the incarnation changes only when something may have been lost
-    healthy     whose disk did not fail neither denies a block that it acknowledged, nor says that it is damaged
+For each bookie (by UUID), from its responses:
+    kept        a bookie never denies a block that it acknowledged: after any restart it returns the block or an error
+    same bytes  all copies of a block have the same bytes at all times
+    fence       after a bookie confirmed a fence, it refuses the writer's later blocks
+    refused     a bookie does not have a refused block after a restart
+    tombstone   after a bookie confirmed a deletion, it never has the ledger again
+    lac         a bookie does not forget an explicit LAC that it confirmed
+    identity    a bookie's incarnation changes only if data may have been lost
+    healthy     a bookie without disk faults neither denies an acknowledged block nor reports it as damaged
+    retired     a bookie empties its directories by itself only if no ledger's record names it
 
-Of each ledger, by its metadata record and by what its writer, its readers and its recoveries hear:
-    states      only the changes of the table in `ledger/states`; a closed ledger's end never moves
-    quorum      what is confirmed was acknowledged by Qa bookies of the fragment that the metadata name
-    fragment    an ensemble change begins behind everything that is confirmed
-    end         nothing confirmed lies beyond a closed ledger's end
-    recovered   when a recovery closes, Qa bookies that the record names acknowledged each block of the last fragment
-    readers     only confirmed entries are seen, with the bytes that were written
-    given       so are they by consumers of topics, at the moment when they come
-    given up    holes have no entry that one of the ledger's bookies has, also one that is only away; a ledger ends
-                before something that was confirmed only where the next entry is lost; both on an operator's word alone
+For each ledger, from its metadata record and from its writer, readers and recoveries:
+    states      a record changes only by the table in `ledger/states`, and the end of a closed ledger never changes
+    quorum      a confirmed block was acknowledged by Qa bookies of its fragment in the metadata
+    fragment    the new fragment of an ensemble change begins right after the last confirmed entry
+    end         no confirmed entry is after a closed ledger's end
+    recovered   when a recovery closes a ledger, Qa bookies of the record have acknowledged each block of its last
+                fragment
+    readers     readers get only confirmed entries, with the bytes that were written
+    given       a topic's consumers get only entries that are confirmed at that moment
+    given up    no bookie of the ledger, even an unreachable one, has an entry of a hole; a ledger ends before a
+                confirmed entry only if the next entry is lost; both need an operator's acceptance
 """
 
 from __future__ import annotations
@@ -56,32 +58,32 @@ MAY_FOLLOW: Final = {
 }
 
 REFUSALS: Final = frozenset({Status.FENCED, Status.DELETED, Status.READ_ONLY, Status.WRONG_BOOKIE})
-"""Answers to a block that say: it was not taken."""
+"""Responses to an add request that mean that the bookie did not store the block."""
 
 
 @dataclass
 class Promises:
-    """What one bookie has answered."""
+    """Promises of one bookie, from its responses."""
 
     incarnation: int
     blocks: dict[int, dict[int, int]] = field(default_factory=dict)
-    """Ledger to first entries of acknowledged blocks, each with its last entry."""
+    """Acknowledged blocks by ledger, as first entry -> last entry."""
     lost: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
-    """Ledger and incarnation to the blocks that it acknowledged as that one, before it lost the whole ledger."""
+    """Blocks acknowledged by a former incarnation, which lost the whole ledger, by (ledger, incarnation)."""
     fences: set[int] = field(default_factory=set)
     tombstones: set[int] = field(default_factory=set)
     written: set[int] = field(default_factory=set)
-    """Ledgers of which a writer, not only a recovery or repair, sent something that was kept."""
+    """Ledgers of which the bookie stored a writer's block, not only blocks of a recovery or repair."""
     dying: set[int] = field(default_factory=set)
-    """Deletion was asked for."""
+    """Ledgers whose deletion was requested."""
     offered: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Ledger and first entry of blocks that came, each as often as it came and was not refused."""
+    """Numbers of add requests that were not refused, by (ledger, first entry)."""
     refused: set[tuple[int, int]] = field(default_factory=set)
-    """Blocks of which every copy that came was refused."""
+    """Blocks, as (ledger, first entry), whose add requests were all refused."""
     lacs: dict[int, int] = field(default_factory=dict)
     may_have_lost: bool = False
     disk_failed: bool = False
-    """Some operation of its disks was refused, or gave other bytes than were written."""
+    """True if an operation of the bookie's disks failed, or returned other bytes than were written."""
 
     def offers(self, ledger_id: int, first: int) -> None:
         self.offered[ledger_id, first] += 1
@@ -93,8 +95,11 @@ class Promises:
             self.refused.add((ledger_id, first))
 
     def begins_anew(self, incarnation: int, kept: Collection[int]) -> None:
-        """A new incarnation: of a ledger that is not `kept` a recovery hears that nobody can know (rule 12), and
-        a writer that names the bookie as it was is refused (rule 18): it need have none of its blocks and fences."""
+        """Begin a new incarnation, which may lack the blocks and fences of ledgers that are not `kept`.
+
+        A recovery is told that the state of such a ledger is unknown (rule 12), and a writer that names the former
+        incarnation is refused (rule 18).
+        """
         for ledger_id in self.blocks.keys() - kept:
             self.lost[ledger_id, self.incarnation] = self.blocks.pop(ledger_id)
         self.fences.intersection_update(kept)
@@ -104,7 +109,10 @@ class Promises:
         return _covers(self.blocks.get(ledger_id), entry)
 
     def acknowledged(self, bookie: BookieId, ledger_id: int, entry: int) -> bool:
-        """As the incarnation that is named, or since: also what its disks lost later, which is for repair to fill."""
+        """Return whether an incarnation from `bookie.incarnation` on has acknowledged an entry.
+
+        This includes entries that the bookie's disks have lost later, which repair must restore.
+        """
         return self.holds(ledger_id, entry) or any(
             _covers(self.lost.get((ledger_id, incarnation)), entry)
             for incarnation in range(bookie.incarnation, self.incarnation)
@@ -112,35 +120,41 @@ class Promises:
 
 
 class Oracle:
+    may_follow = MAY_FOLLOW
+
     def __init__(self, world: World, metadata: MetadataServer) -> None:
         self.world = world
         self.metadata = metadata
         self.promises: dict[str, Promises] = {}
         self.hosts: dict[str, str] = {}
-        """Host to the UUID of the bookie there."""
+        """UUIDs of the current bookies, by host."""
         self.damaged_hosts: set[str] = set()
         self.failed_hosts: set[str] = set()
         self.blocks: dict[int, dict[int, bytes]] = {}
-        """Ledger to first entry to the block that its writer cut."""
+        """Blocks that writers created, by ledger and first entry."""
         self.confirmed: dict[int, int] = {}
         self.records: dict[int, LedgerRecord] = {}
         self.ends: dict[int, int] = {}
         self.deleted: set[int] = set()
         self.accepted: set[int] = set()
-        """Ledgers whose loss an operator accepts, if there is one. No disk is damaged in such a history, so a bookie
-        whose disks are there has every block that it acknowledged."""
+        """Ledgers whose loss an operator accepts.
+
+        No disk is damaged in such a history, so a bookie with its disks has every block that it acknowledged.
+        """
         self.learns = False
-        """Nobody tells of blocks that are cut: what a bookie is given first is what was written."""
+        """True if writers do not report their blocks, so that the first copy sent to a bookie counts as the block."""
+        self.former: dict[int, list[dict[int, bytes]]] = {}
+        """Blocks of ledgers that a restored metadata store does not know, by id. These ids may be used again."""
         metadata.observers.append(self._metadata_changed)
 
     # -- bookies ---------------------------------------------------------------------------------------
     def started(self, host: str, storage: Storage) -> None:
-        """A bookie is up: has it kept its word?"""
+        """Check that a bookie that has started keeps its promises."""
         bookie = storage.bookie_id
         self.hosts[host] = bookie.uuid
         known = self.promises.get(bookie.uuid)
         if known is None:
-            has_failed = host in self.failed_hosts  # while there was no bookie yet
+            has_failed = host in self.failed_hosts  # before the first start of the bookie
             self.promises[bookie.uuid] = Promises(bookie.incarnation, disk_failed=has_failed)
             return
         known.may_have_lost |= host in self.damaged_hosts
@@ -159,7 +173,7 @@ class Oracle:
         for ledger_id in known.tombstones:
             state = kept.get(ledger_id)
             buried = state is not None and state.tombstone_version is not None
-            self.world.check(  # one that rots in the journal is gone; so is the ledger's record, and nobody asks
+            self.world.check(  # a tombstone may rot in the journal; the ledger has no record then, and is not read
                 buried or known.may_have_lost,
                 "tombstone",
                 f"{bookie} forgot that ledger {ledger_id} was deleted",
@@ -171,7 +185,7 @@ class Oracle:
         self._check_blocks(bookie, storage, known)
 
     def _check_blocks(self, bookie: BookieId, storage: Storage, known: Promises) -> None:
-        """In memory or in the index there must be a place for each block, unless the ledger is in limbo."""
+        """Check that each acknowledged block is in memory or in the index, unless its ledger is in limbo."""
         for ledger_id, blocks in known.blocks.items():
             state = storage.cache.ledgers.get(ledger_id)
             is_limbo = state is not None and state.is_limbo
@@ -198,8 +212,21 @@ class Oracle:
         self.damaged_hosts.discard(host)
         self.failed_hosts.discard(host)
 
+    def retired(self, host: str) -> None:
+        """Check that no ledger needs a bookie that has emptied its directories by itself."""
+        uuid = self.hosts[host]
+        self.world.saw("directories emptied after a drain")
+        needed = [
+            record.ledger_id
+            for record in self.records.values()
+            if record.state is not LedgerState.DELETING
+            and any(bookie.uuid == uuid for bookie in states.all_bookies(record))
+        ]
+        self.world.check(not needed, "retired", f"bookie {uuid} emptied itself, ledgers {needed} name it")
+        self.wiped(host)
+
     def damaged(self, host: str) -> None:
-        """Bits of its disks were turned."""
+        """Record that bits of a bookie's disks were flipped."""
         self.damaged_hosts.add(host)
         uuid = self.hosts.get(host)
         if uuid in self.promises:
@@ -207,7 +234,7 @@ class Oracle:
         self.disk_failed(host)
 
     def disk_failed(self, host: str) -> None:
-        """An operation of its disks will fail."""
+        """Record that an operation of a bookie's disks may fail."""
         self.failed_hosts.add(host)
         uuid = self.hosts.get(host)
         if uuid in self.promises:
@@ -251,7 +278,7 @@ class Oracle:
         return judge
 
     def damage_met(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
-        """A bookie with power says that it cannot read something."""
+        """Check a running bookie's report that it cannot read an entry."""
         known = self.promises[bookie.uuid]
         self.world.check(
             known.disk_failed or not known.holds(ledger_id, entry),
@@ -314,7 +341,7 @@ class Oracle:
 
     # -- ledgers ---------------------------------------------------------------------------------------
     def wrote(self, ledger_id: int, first: int, block: bytes) -> None:
-        """A ledger's writer cut a block."""
+        """Record a block that a ledger's writer created."""
         written = self.blocks.setdefault(ledger_id, {})
         self.world.check(
             first not in written, "same bytes", f"block {first} of ledger {ledger_id} was cut twice"
@@ -322,13 +349,13 @@ class Oracle:
         written[first] = block
 
     def heard_confirmed(self, ledger_id: int, last_entry: int) -> None:
-        """The writer told its listener."""
+        """Record and check a confirmation that a writer reported to its listener."""
         before = self.confirmed.get(ledger_id, -1)
         self.confirmed[ledger_id] = last_entry
         end = self.ends.get(ledger_id)
         if (
             end is not None and ledger_id not in self.accepted
-        ):  # acks may have waited for it until after the end
+        ):  # a delayed ack may confirm entries after the ledger was closed
             self.world.check(
                 last_entry <= end, "end", f"ledger {ledger_id} ended with {end} and {last_entry} is confirmed"
             )
@@ -353,14 +380,14 @@ class Oracle:
         )
 
     def given(self, ledger_id: int, entry: int, whom: str) -> None:
-        """A consumer or reader of a topic was given a message: it must be confirmed by now."""
+        """Check that a message that a topic's consumer or reader got is confirmed."""
         known = max(self.confirmed.get(ledger_id, -1), self.ends.get(ledger_id, -1))
         self.world.check(
             entry <= known, "given", lambda: f"{whom} is given {ledger_id}:{entry}, and confirmed is {known}"
         )
 
     def saw_entry(self, ledger_id: int, first: int, block: Buffer, reader: str) -> None:
-        """A reader was given a block: it must be confirmed, and be what was written."""
+        """Check that a block that a reader got is confirmed, and has the written bytes."""
         self._check_bytes(ledger_id, first, block, reader)
         last = peek(block).last_entry
         known = max(self.confirmed.get(ledger_id, -1), self.ends.get(ledger_id, -1))
@@ -410,7 +437,7 @@ class Oracle:
     def _check_change(self, before: LedgerRecord, record: LedgerRecord) -> None:
         ledger_id = record.ledger_id
         self.world.check(
-            record.state in MAY_FOLLOW[before.state],
+            record.state in self.may_follow[before.state],
             "states",
             f"ledger {ledger_id} went from {before.state} to {record.state}",
         )
@@ -418,7 +445,8 @@ class Oracle:
             self.world.check(
                 ledger_id in self.accepted, "given up", f"{hole} of ledger {ledger_id}: nobody said so"
             )
-            is_cut_off = hole.first_entry > record.last_entry  # after its first entry more may go with it
+            # Such a hole may include entries that still exist after its first one.
+            is_cut_off = hole.first_entry > record.last_entry
             self.world.saw("hole after the end" if is_cut_off else "hole given up")
             self._tell(record, f"goes on without entries {hole.first_entry} to {hole.last_entry}")
             self._check_given_up(
@@ -450,7 +478,7 @@ class Oracle:
                 self.world.saw("recovery changed the ensemble")
 
     def _check_recovered(self, before: LedgerRecord, record: LedgerRecord) -> None:
-        """What the recovery found it wrote again, and what lies before that was confirmed."""
+        """Check the quorum of all blocks of the last fragment, which a recovery has written again."""
         for first in self.blocks.get(record.ledger_id, ()):
             if before.fragments[-1].first_entry <= first <= record.last_entry:
                 self.world.saw("block recovered")
@@ -461,7 +489,7 @@ class Oracle:
         confirmed = self.confirmed.get(ledger_id, -1)
         self.ends[ledger_id] = end
         if confirmed > end and ledger_id in self.accepted:
-            # Who gave up looked at the record before: what a recovery that failed wrote to others, nobody names.
+            # The loss was judged by the record before: it does not name copies of a failed recovery on other bookies.
             if before is not None and before.state is not LedgerState.CLOSED:
                 self.world.saw("end before a loss")
                 self._check_given_up(before, end + 1, end + 1)
@@ -471,7 +499,7 @@ class Oracle:
         )
 
     def _check_given_up(self, record: LedgerRecord, first: int, last: int) -> None:
-        """Nobody whom the record names, and whose disks are there, has acknowledged any of these entries."""
+        """Check that no bookie of the record, except those with lost disks, has one of these entries."""
         for entry in range(first, last + 1):
             for bookie in states.ensemble(record.fragments[states.fragment_index(record, entry)]):
                 is_there = bookie.uuid in self.hosts.values()
@@ -482,7 +510,7 @@ class Oracle:
                 )
 
     def saw_blank(self, ledger_id: int, header: BlockHeader, reader: str) -> None:
-        """A reader was given a blank block."""
+        """Check that the entries of a blank block that a reader got were given up."""
         record = self.records.get(ledger_id)
         if record is not None:
             given_up = [holes.hole_at(record, each) for each in (header.first_entry, header.last_entry)]
@@ -490,7 +518,7 @@ class Oracle:
         self.world.saw("blank read")
 
     def firsts(self, ledger_id: int, blocks: Sequence[Buffer]) -> list[int]:
-        """The first entries of some blocks, which must be as they were written."""
+        """Check that blocks have the written bytes, and return their first entries."""
         found = [peek(block).first_entry for block in blocks]
         for first, block in zip(found, blocks, strict=True):
             self._check_bytes(ledger_id, first, block, "a copy")
@@ -498,14 +526,14 @@ class Oracle:
 
 
 def _covers(blocks: dict[int, int] | None, entry: int) -> bool:
-    """Is the entry in one of these blocks, first entries with last ones?"""
+    """Return whether the entry is in one of these blocks, which are given as first entry -> last entry."""
     return blocks is not None and (
         entry in blocks or any(first <= entry <= last for first, last in blocks.items())
     )
 
 
 def _is_there(storage: Storage, ledger_id: int, entry: int) -> bool:
-    """Has the bookie, in memory or in the index, a place for an entry?"""
+    """Return whether the bookie has an entry in memory or in the index."""
     tables = storage.cache.tables
     in_memory = any(table.overlapping(ledger_id, entry, entry) is not None for table in tables)
     return in_memory or bool(storage.ledger_storage.index.find(ledger_id, entry))

@@ -1,7 +1,7 @@
-"""Brokers that ask each other over REST: the real handlers, over the simulated network's delays and cuts.
+"""REST requests between simulated brokers: production handlers, with the simulated network's delays and cuts.
 
-There are no HTTP bytes: a request is handed to the other broker's application as aiohttp would hand it, in a task of
-that broker's process. Who asks a broker that is gone, or cut off, hears nothing until its time is over.
+Requests are not encoded as HTTP: they are passed to the other broker's application as aiohttp would, in a task of that
+broker's process. A request to a broker that is dead or cut off times out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 
 from quire.runtime.errors import Unavailable
-from quire.serving.cluster.peers import TIMEOUT_S, Peers, error_of
+from quire.serving.ownership.peers import TIMEOUT_S, Peers, error_of
 
 from .faults import Cluster
 
@@ -26,7 +26,7 @@ PATIENCE_S: Final = 5.0
 
 
 class SimulatedPeers(Peers):
-    """The way of `host` to the REST interface of every broker."""
+    """Client of `host` for the REST interfaces of all brokers."""
 
     def __init__(self, cluster: Cluster, host: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class SimulatedPeers(Peers):
 
 
 async def handle(app: web.Application, method: str, path: str, body: Any = None) -> web.Response:
-    """What a broker's REST interface answers."""
+    """Pass a request to a broker's REST application, and return the response."""
     loop = asyncio.get_running_loop()
     payload = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
     if body is not None:

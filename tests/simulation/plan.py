@@ -1,14 +1,14 @@
-"""What a history is made of: who takes part, with which settings, and what happens to them when.
+"""Plan of a history: its hosts, settings, and timed events.
 
-A plan is drawn from a seed, written as text, read back, and made smaller. Everything that is not in the plan (delays,
-contents, which bytes survive) comes from streams of chance named after the seed, so a plan is a whole history.
+A plan is drawn from a seed, and can be written as text, parsed and shrunk. Everything that is not in the plan (delays,
+contents, surviving bytes) comes from random streams that are derived from the seed, so a plan determines the history.
 
     seed=17 kind=ledger seconds=10.0 bookies=4 clients=2 brokers=0 write_quorum=3 ack_quorum=2 …
        0.512  power_cut           1  2.0  0
        1.300  cut                 0  3  0.8
 
-An event is a time, a kind, the number of its target, and up to two more numbers that its kind explains (`faults`).
-Rates of events change within a history: some of its phases are quiet, in others everything happens at once.
+An event has a time, a kind, the number of its target, and up to two parameters, which depend on the kind (`faults`).
+The rate of events varies within a history: some phases are quiet, others have many events at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CALM, BUSY = 0.0, 5.0
 
 READ_ERROR: Final = 4
 DISK_ERRORS: Final = (0, 1, 2, 3, READ_ERROR, READ_ERROR, READ_ERROR, 5)
-"""Numbers in `faults.DISK_ERRORS`: a disk that cannot be read is where errors are taken for absence."""
+"""Indexes into `faults.DISK_ERRORS`. Read errors are more frequent, because they may be mistaken for absence."""
 
 LAGS_MS: Final = (0.0, 0.0, 10.0, 50.0, 300.0)
-"""How old what a follower of the metadata store tells may be."""
+"""Possible lags of a metadata store's followers."""
 
 LEDGER_EVENTS: Final = {
     "kill_bookie": 3.0,
@@ -87,15 +87,38 @@ CLUSTER_EVENTS: Final = {
 }
 
 
-EVENTS: Final = {"ledger": LEDGER_EVENTS, "cluster": CLUSTER_EVENTS, "wal": WAL_EVENTS}
+LOG_EVENTS: Final = ("store_bars", "unmount", "raise", "scrub", "coordinate")
+"""Events of WAL histories that are drawn separately."""
+
+RESTORED_EVENTS: Final = {
+    "kill_bookie": 3.0,
+    "cut": 3.0,
+    "isolate": 1.0,
+    "reset": 2.0,
+    "slow_link": 1.0,
+    "kill_client": 1.0,
+    "metadata_cut": 1.0,
+    "recover": 4.0,
+    "read": 6.0,
+}
+
+AFTER_PUT_BACK: Final = frozenset({"kill_client", "recover", "read"})
+"""Kinds of events that may follow the restore of an older copy of the metadata."""
+
+EVENTS: Final = {
+    "ledger": LEDGER_EVENTS,
+    "cluster": CLUSTER_EVENTS,
+    "wal": WAL_EVENTS,
+    "restored": RESTORED_EVENTS,
+}
 
 
 BROKER_EVENTS: Final = ("plan", "plan", "half_open", "half_open", "half_open", "grow", "remake")
-"""What happens to brokers alone: what an operator asks them for, and connections that clients have given up."""
+"""Events of brokers alone: operators' requests, and connections that clients have abandoned."""
 
 
 UNJUDGED_IN_RUIN: Final = frozenset({"disk_error", "flip", "spoil", "lose_disk", "older_disk"})
-"""Where several bookies lose everything: whether a disk that fails still has a block is not to be told from outside."""
+"""Events excluded if several bookies lose all data: the oracle cannot know whether a faulty disk still has a block."""
 
 
 class Event(NamedTuple):
@@ -116,11 +139,15 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """`lossy`: the one bookie that may lose what it had, -1: none.
+    """Plan of one history.
 
-    `metadata_lag_ms`: how old reads of the metadata may be, see `metadata`. `keyed`: the second topic has keys. `led`,
-    `parted`, `remade`: there is a topic of that name, see `operator`. `narrow`: limits of serving take small values.
-    `hostile`: a peer means harm, see `hostile`.
+    - `lossy` is the number of the only bookie that may lose data; -1 means none.
+    - `metadata_lag_ms` is the maximum age of metadata reads, see `metadata`.
+    - `keyed`: the second topic has keys. `led`, `parted`, `remade`: the topic of that name exists, see `operator`.
+    - `narrow`: the limits of serving have small values.
+    - `hostile`: there is a hostile peer, see `hostile`.
+    - `resent`: restarted applications send some messages with receipts again.
+    - `copies`: the metadata are copied into the archive, which an operator scrubs with wrong stores, see `stores`.
     """
 
     seed: int
@@ -144,6 +171,8 @@ class Plan:
     remade: int = 0
     narrow: int = 0
     hostile: int = 0
+    resent: int = 0
+    copies: int = 0
     events: tuple[Event, ...] = ()
 
     def __str__(self) -> str:
@@ -154,7 +183,7 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str) -> Plan:
-        """The reverse of `str`; lines that begin with # say something to people."""
+        """Parse a plan from the text that `str` returns; lines that begin with # are comments."""
         head, *lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
         given = dict(pair.split("=") for pair in head.split())
         kinds = {"int": int, "float": float, "str": str}
@@ -167,7 +196,7 @@ class Plan:
 
 
 def draw(seed: int, kind: str) -> Plan:
-    """The plan of a seed."""
+    """Draw the plan of a seed."""
     rng = Random(f"{seed}/{kind}/plan")
     write_quorum = rng.choice((1, 2, 3, 3, 3, 3))
     ack_quorum = rng.choice((1, 2, 3)) if write_quorum == 3 and rng.random() < 0.3 else min(2, write_quorum)
@@ -191,8 +220,12 @@ def draw(seed: int, kind: str) -> Plan:
     plan = replace(plan, **_traits(seed, kind))
     if kind == "wal":
         plan = replace(plan, bookies=0, clients=rng.choice((2, 2, 3)), write_quorum=1, ack_quorum=1, lossy=-1)
+    if kind == "restored":
+        plan = replace(plan, lossy=-1, seconds=rng.choice((10.0, 20.0)))
     events = [*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan), *_rots(plan)]
-    events += _cuts_off(plan)
+    events += [*_cuts_off(plan), *_scrubs(plan), *_of_logs(plan), *_copies(plan)]
+    if kind == "restored":
+        events = _restored(plan, events)
     if ruins := _ruins(plan):
         events = [event for event in events if event.kind not in UNJUDGED_IN_RUIN] + ruins
     events.sort()
@@ -200,7 +233,7 @@ def draw(seed: int, kind: str) -> Plan:
 
 
 def _traits(seed: int, kind: str) -> dict[str, Any]:
-    """What later found its way into histories: drawn apart, so that it changes nothing else."""
+    """Draw traits that were added later. They have their own random stream, so that they do not change other draws."""
     rng = Random(f"{seed}/{kind}/traits")
     lag_ms = rng.choice(LAGS_MS)
     if kind != "cluster":
@@ -217,11 +250,13 @@ def _traits(seed: int, kind: str) -> dict[str, Any]:
         traits[name] = int(rng.random() < 0.35 and not is_trimmed)
     traits["narrow"] = int(rng.random() < 0.5)
     traits["hostile"] = int(rng.random() < 0.3)
+    traits["resent"] = int(rng.random() < 0.5)
+    traits["copies"] = int(rng.random() < 0.4)
     return traits
 
 
 def _spoils(plan: Plan) -> list[Event]:
-    """Pages that cannot be read from then on. Drawn apart, as traits are."""
+    """Draw events that make pages unreadable, from their own random stream, as for traits."""
     rng = Random(f"{plan.seed}/{plan.kind}/spoils")
     count = rng.choice((0, 0, 1, 3)) if plan.lossy >= 0 else 0
     times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(count))
@@ -229,7 +264,7 @@ def _spoils(plan: Plan) -> list[Event]:
 
 
 def _ruins(plan: Plan) -> list[Event]:
-    """Several bookies lose everything, and an operator accepts it. Drawn apart, as traits are."""
+    """Draw the loss of several bookies and an operator's acceptance, from their own random stream."""
     rng = Random(f"{plan.seed}/{plan.kind}/ruins")
     if plan.kind != "ledger" or rng.random() >= 0.1:
         return []
@@ -239,7 +274,7 @@ def _ruins(plan: Plan) -> list[Event]:
         rng.randint(1, plan.bookies),
     )
     events = [Event(round(at_s, 3), "ruin", first, count, 0.3)]
-    if count < plan.bookies:  # one that may have the last copies is away for a while
+    if count < plan.bookies:  # another bookie, which may have the last copies, is down for a while
         away = Event(
             round(at_s, 3), "kill_bookie", (first + count) % plan.bookies, rng.choice((0.3, 3.0, 8.0))
         )
@@ -250,8 +285,31 @@ def _ruins(plan: Plan) -> list[Event]:
     return events
 
 
+def _restored(plan: Plan, events: list[Event]) -> list[Event]:
+    """Draw events that empty the metadata store, or restore it from a copy, from their own random stream."""
+    rng = Random(f"{plan.seed}/{plan.kind}/restored")
+    copied_s = rng.uniform(0.5, plan.seconds / 2)
+    put_back_s = rng.uniform(copied_s, plan.seconds * 0.8)
+    events = [event for event in events if event.at_s < put_back_s or event.kind in AFTER_PUT_BACK]
+    events.append(Event(round(copied_s, 3), "copy_metadata", 0))
+    events.append(Event(round(put_back_s, 3), "put_back", rng.randrange(plan.bookies)))
+    if rng.random() < 0.5:
+        at_s = rng.uniform(0.5, put_back_s)
+        events.append(Event(round(at_s, 3), "emptied", 0, rng.choice((0.3, 2.0))))
+    if rng.random() < 0.5:
+        at_s = max(put_back_s - rng.uniform(0.05, 1.5), 0.1)
+        events.append(Event(round(at_s, 3), "decommission", rng.randrange(plan.bookies)))
+    if rng.random() < 0.3:
+        with_copy = rng.choice((0, 1))
+        events = [
+            each._replace(kind="lost", first=with_copy) if each.kind == "put_back" else each
+            for each in events
+        ]
+    return events
+
+
 def _rots(plan: Plan) -> list[Event]:
-    """Objects of write-ahead logs rot, or vanish, some with all near them. Drawn apart, as traits are."""
+    """Draw events in which objects of WALs rot, or vanish alone or with neighbours, from their own random stream."""
     rng = Random(f"{plan.seed}/{plan.kind}/rots")
     if plan.kind != "wal" or rng.random() >= 0.2:
         return []
@@ -262,8 +320,36 @@ def _rots(plan: Plan) -> list[Event]:
     ]
 
 
+def _copies(plan: Plan) -> list[Event]:
+    """Draw operators' closes of WALs by an older copy of the metadata, from their own random stream."""
+    rng = Random(f"{plan.seed}/{plan.kind}/copies")
+    if plan.kind != "wal" or rng.random() >= 0.25:
+        return []
+    copied_s = rng.uniform(0.5, plan.seconds / 2)
+    times = (round(rng.uniform(copied_s, plan.seconds), 3) for _ in range(rng.choice((1, 2, 4))))
+    closes = [Event(at_s, "close_by_copy", rng.randrange(8), rng.randrange(8)) for at_s in times]
+    return [Event(round(copied_s, 3), "copy_metadata", 0), *closes]
+
+
+def _of_logs(plan: Plan) -> list[Event]:
+    """Draw forbidden and missing stores, exceptions, scrubs and second coordinators, from their own random stream."""
+    rng = Random(f"{plan.seed}/{plan.kind}/logs")
+    if plan.kind != "wal" or rng.random() < 0.5:
+        return []
+    times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(int(0.8 * plan.seconds)))
+    return [
+        Event(
+            at_s,
+            rng.choice(LOG_EVENTS),
+            rng.randrange(8),
+            round(rng.choice((0.3, 1.0, 4.0)) * rng.uniform(0.5, 1.5), 3),
+        )
+        for at_s in times
+    ]
+
+
 def _of_brokers(plan: Plan) -> list[Event]:
-    """Drawn apart, as traits are."""
+    """Draw the events `BROKER_EVENTS`, from their own random stream."""
     if plan.kind != "cluster":
         return []
     rng = Random(f"{plan.seed}/{plan.kind}/brokers")
@@ -276,8 +362,20 @@ def _of_brokers(plan: Plan) -> list[Event]:
     ]
 
 
+def _scrubs(plan: Plan) -> list[Event]:
+    """Draw backups of the metadata store and scrubs of the archive, from their own random stream."""
+    if not plan.copies:
+        return []
+    rng = Random(f"{plan.seed}/{plan.kind}/scrubs")
+    times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(int(plan.seconds)))
+    return [
+        Event(at_s, rng.choice(("back_up", "scrub", "scrub")), rng.randrange(8), rng.choice((0, 1, 1, 2)))
+        for at_s in times
+    ]
+
+
 def _cuts_off(plan: Plan) -> list[Event]:
-    """Brokers do not reach the bookies, one of them or all. Drawn apart, as traits are."""
+    """Draw events that cut brokers off from the bookies, from their own random stream."""
     if plan.kind != "cluster":
         return []
     rng = Random(f"{plan.seed}/{plan.kind}/cuts off")
@@ -287,7 +385,7 @@ def _cuts_off(plan: Plan) -> list[Event]:
 
 
 def _halves(plan: Plan) -> list[Event]:
-    """One of two disks is lost, or an older copy of it put back. Drawn apart, as traits are."""
+    """Draw the loss of one of a bookie's disks, or the restore of its older copy, from their own random stream."""
     rng = Random(f"{plan.seed}/{plan.kind}/halves")
     kind = rng.choice(("", "", "", "lose_disk", "older_disk", "older_disk"))
     if plan.lossy < 0 or not kind:
@@ -297,7 +395,7 @@ def _halves(plan: Plan) -> list[Event]:
 
 
 def _events(plan: Plan, rng: Random) -> list[Event]:
-    """A process in phases, each with a rate of its own; some kinds are left out altogether."""
+    """Draw events in phases with different rates. Some kinds are left out altogether."""
     weights = EVENTS[plan.kind]
     kinds = {kind: weight * rng.choice((0.0, 1.0, 1.0, 4.0)) for kind, weight in weights.items()}
     if not any(kinds.values()):
@@ -317,7 +415,7 @@ def _events(plan: Plan, rng: Random) -> list[Event]:
 
 
 def _storm(plan: Plan, rng: Random, at_s: float, _: str) -> list[Event]:
-    """Recoveries race over a ledger while one of its bookies is slow, and loses power or cannot read: all at once."""
+    """Return events of concurrent recoveries of a ledger, while a bookie is slow and has a power or read failure."""
     bookie = rng.randrange(plan.bookies)
     short_s = round(rng.uniform(0.3, 2.0), 3)
     trouble = rng.choice(
@@ -341,11 +439,11 @@ def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
     short_s = round(rng.choice((0.05, 0.3, 1.0, 3.0)) * rng.uniform(0.5, 1.5), 3)
     match kind:
         case "pause" | "metadata_cut" if plan.brokers and rng.random() < 0.5:
-            # A broker outlives its session: whoever takes over must keep it from confirming anything.
+            # A broker outlives its session. Its successor must prevent it from confirming anything.
             broker = plan.bookies + rng.randrange(plan.brokers)
             return Event(at_s, kind, broker, plan.session_timeout_ms / 1000 * rng.choice((1.1, 1.5, 3.0)))
         case "pause" | "metadata_cut" | "store_cut" if plan.kind == "wal" and rng.random() < 0.5:
-            # It stands still over a takeover, or goes on without hearing of one.
+            # The process is suspended during a takeover, or continues without learning of it.
             return Event(
                 at_s, kind, rng.randrange(everybody), plan.session_timeout_ms / 1000 * rng.choice((1.1, 3.0))
             )

@@ -1,4 +1,4 @@
-"""One history from its plan, many from their seeds in a few processes, and what they found."""
+"""Runner of histories: one from its plan, or many from their seeds in several processes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,35 @@ from .cluster_history import ClusterHistory
 from .ledger_history import LedgerHistory
 from .mutations import MUTATIONS
 from .plan import Plan, draw
+from .restored_history import RestoredHistory
 from .wal_history import WalHistory
 from .world import Violation, World, silence
 
 PROCESSES: Final = 2
 CHUNK: Final = 4
-HISTORIES: Final[dict[str, Any]] = {"ledger": LedgerHistory, "cluster": ClusterHistory, "wal": WalHistory}
+CHUNKS_A_POOL: Final = 100
+"""A process keeps the tasks of ended histories (7 MiB for one of the cluster), so longer runs get new processes."""
+
+HISTORIES: Final[dict[str, Any]] = {
+    "ledger": LedgerHistory,
+    "cluster": ClusterHistory,
+    "wal": WalHistory,
+    "restored": RestoredHistory,
+}
 
 
 @dataclass
 class Outcome:
-    """What came of one history."""
+    """Outcome of one history."""
 
     plan: Plan
     hash: int
     rule: str
-    """Which invariant broke; empty when all held."""
+    """Name of the violated invariant; empty if all held."""
     detail: str
     seen: Counter[str]
     seconds: float
-    """Virtual time."""
+    """Virtual duration of the history."""
     cpu_s: float
     lines: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
@@ -45,9 +54,9 @@ class Outcome:
 
 
 def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
-    """Run a plan to its end, or to the first violation; under a mutation, without the error itself."""
+    """Run a plan to its end, or to the first violation. With a mutation, the outcome lacks the error object."""
     begin = process_time()
-    gc.disable()  # what a killed process leaves is not to be collected, and to say so, in the middle of the history
+    gc.disable()  # else collecting a killed process's coroutines would run and log in the middle of the history
     world = World(plan.seed, timeline=timeline)
     history = HISTORIES[plan.kind](plan, world)
     with MUTATIONS[mutation].apply() if mutation else nullcontext(), history.limits():
@@ -76,22 +85,24 @@ def run_seed(seed: int, kind: str, *, timeline: bool = False, mutation: str = ""
 def run_many(
     kind: str, seeds: Iterable[int], *, processes: int = PROCESSES, mutation: str = ""
 ) -> Iterator[Outcome]:
-    """Run seeds in several processes; outcomes come in the order of the seeds."""
+    """Run seeds in several processes; yield the outcomes in the order of the seeds."""
     todo = list(seeds)
     chunks = [todo[i : i + CHUNK] for i in range(0, len(todo), CHUNK)]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
-        try:
-            for outcomes in pool.map(_run_chunk, ((kind, chunk, mutation) for chunk in chunks)):
-                yield from outcomes
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    for start in range(0, len(chunks), CHUNKS_A_POOL):
+        some = chunks[start : start + CHUNKS_A_POOL]
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
+            try:
+                for outcomes in pool.map(_run_chunk, ((kind, chunk, mutation) for chunk in some)):
+                    yield from outcomes
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def prepare() -> None:
-    """What was imported is never garbage: the collector need not look at it after each history.
+    """Exclude all imported objects from garbage collection, which runs after each history.
 
-    What it finds of a failed one, whose error holds its world for a while, dies in silence, too.
+    Also silence warnings about a failed history, whose world is collected later because its error refers to it.
     """
     gc.collect()
     gc.freeze()
@@ -103,5 +114,5 @@ def _run_chunk(work: tuple[str, list[int], str]) -> list[Outcome]:
     kind, seeds, mutation = work
     outcomes = [run_seed(seed, kind, mutation=mutation) for seed in seeds]
     for outcome in outcomes:
-        outcome.error = None  # it may hold the whole world
+        outcome.error = None  # it may refer to the whole world
     return outcomes

@@ -1,6 +1,6 @@
-"""Make a failing plan smaller while the same invariant breaks: fewer events, a shorter history, fewer clients.
+"""Shrinking of a failing plan while it violates the same invariant: fewer events, a shorter history, fewer clients.
 
-Events go by halves, then quarters, and so on (delta debugging), then one by one; every candidate is a whole history.
+Events are removed by halves, quarters and so on (delta debugging), then one by one. Each candidate is run as a history.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .plan import Plan
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool], runs_max: int = 300) -> Plan:
-    """The smallest plan found for which `fails` holds; at most `runs_max` are tried."""
+    """Return the smallest plan found for which `fails` is true; at most `runs_max` plans are tried."""
     assert fails(plan)
     runs = 0
     progress = True

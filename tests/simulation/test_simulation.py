@@ -26,7 +26,7 @@ PINNED = Path(__file__).with_name("pinned")
 
 SCENARIOS = Path(__file__).with_name("scenarios")
 
-SEEDS = {"ledger": 1_700, "cluster": 300, "wal": 600}
+SEEDS = {"ledger": 1_700, "cluster": 300, "wal": 600, "restored": 150}
 SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "80"))
 """For the histories of a kind. A slow machine runs fewer, in which as much less must happen."""
 
@@ -118,6 +118,7 @@ MUST_BE_SEEN = {
         "something waits in a lane": 500,
         "socket not read: HELD": 20,
         "deduplication snapshot": 300,
+        "sent again with a receipt": 100,
         "key-shared looks no further ahead": 30,
         "wrong checksum refused": 50,
         "a read is carried out in slices": 200,
@@ -135,6 +136,8 @@ MUST_BE_SEEN = {
         "WAL closed from closing": 600,
         "WAL closed from open": 30,
         "close told": 800,
+        "WAL closed by a copy of its record": 80,
+        "outdated record refused": 60,
         "trimmed while open": 2_000,
         "upload hedged": 200,
         "name taken by the own object": 130,
@@ -154,6 +157,22 @@ MUST_BE_SEEN = {
         "ledger deleted": 250,
         "writer failed OutcomeUnknown": 20,
         "ledger read": 3_000,
+    },
+    "restored": {
+        "metadata put back": 75,
+        "metadata lost": 38,
+        "metadata rescued": 38,
+        "rescue interrupted": 10,
+        "ledger rescued": 200,
+        "metadata emptied": 50,
+        "drain interrupted": 30,
+        "ledger forgotten by the metadata": 200,
+        "ledger open again": 45,
+        "writer failed IdUsedBefore": 10,
+        "taken over": 500,
+        "recovered": 500,
+        "ensemble change": 200,
+        "ledger read": 1_500,
     },
 }
 
@@ -193,7 +212,7 @@ def test_all_invariants_hold_in_every_history(kind: str) -> None:
 @pytest.mark.timeout(600)
 def test_a_seed_gives_the_same_trace_in_any_process(kind: str) -> None:
     """Twice, with other hashes of strings and other addresses of objects."""
-    count = {"ledger": 30, "cluster": 12, "wal": 30}[kind]
+    count = {"ledger": 30, "cluster": 12, "wal": 30, "restored": 12}[kind]
     script = (
         "import json, sys; from tests.simulation.runner import run_seed\n"
         "timeline = sys.argv[1] == 'timeline'\n"

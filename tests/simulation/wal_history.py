@@ -1,42 +1,58 @@
-"""Histories of ledgers on object storage: brokers, a bucket and the metadata store; no bookies.
+"""Histories of ledgers on object storage: brokers, a bucket and the metadata store, without bookies.
 
-Each broker writes ledgers into a write-ahead log of its own, reads and takes over those of others, and deletes. Beside
-what `faults` does to processes and to the metadata:
+Each broker writes ledgers into its own write-ahead log (WAL), reads and takes over the ledgers of other brokers, and
+deletes ledgers. In addition to the faults of processes and metadata (`faults`), these events are possible:
 
-    hand_over       a broker stops as it should, and is started again
-    store_cut       broker, seconds: the store does not hear it
-    store_slow      broker, seconds: it hears it late, so uploads are hedged
-    store_trouble   seconds, chance
-    close           which log, first closer, seconds between it and a second one
-    flush           a broker writes what it has in memory as a set
-    rot, vanish     which object of those that others know to be durable, and how many more vanish with it; what then
-                    holds says `wal_oracle`. No listing lags there: it may be all that tells of a window of lost objects
+    hand_over       a broker stops cleanly, and is restarted
+    store_cut       broker, seconds: the broker's requests do not reach the store
+    store_slow      broker, seconds: the broker's requests are slow, so that uploads are hedged
+    store_trouble   seconds, probability that a request fails
+    close           WAL, first closer, seconds until a second close begins
+    flush           a broker writes the blocks in its memory as a set
+    store_bars      broker, seconds: the store forbids all requests of the broker
+    unmount         broker, seconds: an empty directory replaces the broker's store
+    raise           broker: its next upload raises an unexpected exception
+    scrub           a broker's operator deletes all objects that no record names, whatever their age
+    coordinate      broker, seconds: the broker believes that it is the coordinator, which cleans up closed WALs
+    rot, vanish     an object that a later one records as durable, and the number of others that vanish with it;
+                    `wal_oracle` has the invariants for this case. Listings do not lag in these histories, because only
+                    a listing may reveal that a whole window of objects is lost
 
-The end: faults stop, everybody is started, every ledger is recovered by two brokers and read by two, to its end.
+At the end, faults stop, and all brokers are started. Every ledger is recovered by two brokers, and read to its end by
+two.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from random import Random
 from typing import Any, Final, TypeVar
 from unittest import mock
 from uuid import UUID
 
+from quire.identity.place import Place
+from quire.identity.stores import StoreRole
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair
-from quire.metadata.records import LedgerState, WalState
+from quire.metadata import cluster as cluster_records
+from quire.metadata import paths
+from quire.metadata.cluster import begin_cluster
+from quire.metadata.records import LedgerState, TopicRecord, WalRecord, WalState, encode
+from quire.metadata.tree import PERSISTENT
 from quire.runtime.errors import CorruptionError, NotFound, QuireError
-from quire.wal import collector, flusher, object_journal, own_record, probe, set_objects, wal_object
+from quire.testing.metadata import MemoryRows
+from quire.wal import collector, flusher, object_journal, own_record, probe, scrub, set_objects, wal_object
 from quire.wal.closing import close_wal
 from quire.wal.closing_core import ClosingCore
 from quire.wal.collector import Collector
 from quire.wal.context import WalContext
 from quire.wal.directory import WalDirectory
 from quire.wal.object_journal import ObjectJournal
+from quire.wal.own_record import all_records
+from quire.wal.proof import RecordOutdated
 from quire.wal.run_reader import run_cache
 from quire.wal.settings import WalSettings
 from quire.wal.storage import WalStorage
@@ -47,24 +63,25 @@ from quire.wire.bookie import AddDone, AddRequest, DeleteRequest, Request, Simpl
 from .client import REPAIR, Base, Client, adverse_ledger_settings
 from .ledger_history import STEP_S, LedgerCluster, LedgerHistory, adverse_limits
 from .loop import Process
-from .metadata import SimulatedStore
+from .metadata import SimulatedStore, beside, persistent_rows
 from .plan import Event, Plan
 from .wal_objects import LATE_S, WalBucket, WalObjects
-from .wal_oracle import WalOracle
+from .wal_oracle import UPLOADS_MAX, WalOracle
 from .world import Violation, World
 
 R = TypeVar("R")
 CLOSE_S: Final = 20.0
 BACK_S: Final = 60.0
-UPLOADS_MAX: Final = 4
+DAY_MS: Final = 86_400_000
 
 
 class WalBroker(Client):
-    """A broker below its topics, whose ledgers lie in its write-ahead log."""
+    """Broker without topics, whose ledgers are in its WAL."""
 
     cluster: WalCluster
     wals: WalDirectory | None = None
     objects: WalObjects
+    context: WalContext
     collector: Collector
     is_leaving = False
 
@@ -74,10 +91,12 @@ class WalBroker(Client):
         self.is_leaving = False
 
     async def make_base(self, process: Process, store: SimulatedStore) -> Base:
-        """As `quire broker --wal` puts it together."""
+        """Create the parts of the process, as `quire broker --wal` does."""
         self.objects = WalObjects(self.cluster.bucket, process)
         settings = self.cluster.settings(self.rng)
-        context = WalContext(self.objects, store, run_cache(10_000), self.clock, settings, self.host)
+        cluster = (await begin_cluster(store, 1)).uuid
+        place = Place(store, self.objects, cluster, StoreRole.LOGS)
+        context = self.context = WalContext(place, run_cache(10_000), self.clock, settings, self.host)
         wals = WalDirectory(context, LocalDirectory())
         await wals.start()
         rng = self.rng
@@ -90,25 +109,58 @@ class WalBroker(Client):
             quarantine_s=rng.choice((0.0, 2.0)),
         )
         repair = Repair(store, wals, self.clock, rng, REPAIR, process.name)
-        self.collector = Collector(context, wals.own_wal, lambda: repair.is_coordinator)
+        usurpers = self.cluster.coordinating
+        self.collector = Collector(
+            context, wals.own_wal, lambda: repair.is_coordinator or self.host in usurpers
+        )
         self.collector.start()
         self.wals = wals
         return Base(store, wals, ledgers, repair, self.clock)
 
-    # -- what events ask for -----------------------------------------------------------------------------
+    # -- actions of events -------------------------------------------------------------------------------
     async def close(self, uuid: str) -> None:
-        """Close a log, whoever writes it."""
+        """Close a WAL, even if its writer is active."""
         store, oracle = self.store, self.cluster.oracle
         assert store is not None
         with suppress(TimeoutError, NotFound):
             async with asyncio.timeout(CLOSE_S):
                 try:
-                    record = await close_wal(self.objects, store, self.clock, uuid, self.host)
+                    record = await close_wal(self.context, uuid)
                 except CorruptionError as damage:
                     self.world.saw("WAL damage told")
                     self.world.check(oracle.is_damaged, "damage", f"{self.host} closes {uuid}: {damage}")
                     return
                 oracle.told_end(uuid, record.end_seq)
+
+    async def close_by_copy(self, copy: MemoryRows, number: int) -> None:
+        """Close a WAL by its record in an older copy of the metadata, which a second store serves. Accept any loss."""
+        store, oracle, now = beside(copy), self.cluster.oracle, self.context
+        place = Place(store, self.objects, now.place.cluster, StoreRole.LOGS)
+        context = WalContext(place, run_cache(10_000), self.clock, now.settings, self.host)
+        known = sorted(await all_records(store))
+        if not known:
+            return
+        uuid = known[number % len(known)]
+        before = oracle.wals[uuid].record
+        with suppress(TimeoutError, QuireError):
+            async with asyncio.timeout(CLOSE_S):
+                try:
+                    record = await close_wal(context, uuid, accept_loss=True)
+                except RecordOutdated:
+                    self.world.saw("outdated record refused")
+                    return
+            self.world.saw("WAL closed by a copy of its record")
+            if (
+                oracle.wals[uuid].record is before
+            ):  # else the WAL's broker was not stopped, as operators must do first
+                oracle.closed_by_copy(record)
+
+    async def scrub(self) -> None:
+        """Scrub as `quire wal scrub --delete` does, with a clock that is a day ahead."""
+        if self.wals is not None:
+            with suppress(QuireError):
+                await scrub.strays(self.context, self.clock.now_ms() + DAY_MS, self.objects.delete)
+                self.world.saw("scrubbed")
 
     async def flush(self) -> None:
         if self.wals is not None:
@@ -116,7 +168,7 @@ class WalBroker(Client):
                 await self.wals.flush()
 
     async def back(self) -> None:
-        """Return when it is there, and does not leave."""
+        """Wait until the broker is up and is not stopping."""
         for _ in range(int(BACK_S / STEP_S)):
             if self.wals is not None and not self.is_leaving:
                 return
@@ -135,6 +187,9 @@ class WalBroker(Client):
             self.world.later(0.0, self.kill, restart_s)
 
 
+TOPIC = paths.topic("t", "n", "t")
+
+
 class WalCluster(LedgerCluster):
     oracle_kind = WalOracle
     client_kind = WalBroker
@@ -144,8 +199,13 @@ class WalCluster(LedgerCluster):
     def __init__(self, plan: Plan, world: World) -> None:
         super().__init__(plan, world)
         self.bucket = WalBucket(world)
-        self.bucket.lists_lag = not any(event.kind in ("rot", "vanish") for event in plan.events)
+        self.coordinating: set[str] = set()
+        self.copy: MemoryRows | None = None
+        by_listing = ("rot", "vanish", "close_by_copy")
+        self.bucket.lists_lag = not any(event.kind in by_listing for event in plan.events)
         self.oracle.watch(self.bucket)
+        topic = encode(TopicRecord(name="t"))  # because a scrub deletes nothing in a cluster without topics
+        self.metadata.make(lambda tree: tree.create(TOPIC, topic, PERSISTENT), "metadata: there is a topic")
 
     @staticmethod
     def settings(rng: Random) -> WalSettings:
@@ -164,8 +224,16 @@ class WalCluster(LedgerCluster):
     def heal(self) -> None:
         super().heal()
         self.bucket.trouble = 0.0
-        self.bucket.cut.clear()
-        self.bucket.slow.clear()
+        bucket = self.bucket
+        for hosts in (
+            bucket.cut,
+            bucket.slow,
+            bucket.barred,
+            bucket.unmounted,
+            bucket.raising,
+            self.coordinating,
+        ):
+            hosts.clear()
 
     # -- events ------------------------------------------------------------------------------------------
     def _client(self, event: Event) -> WalBroker:
@@ -183,6 +251,29 @@ class WalCluster(LedgerCluster):
         self.bucket.trouble = event.second
         self.world.later(event.first, lambda: setattr(self.bucket, "trouble", 0.0))
 
+    def _store_bars(self, event: Event) -> None:
+        host, self.oracle.is_barred = self._client(event).host, True
+        self._for(event.first, lambda: self.bucket.barred.add(host), lambda: self.bucket.barred.discard(host))
+
+    def _unmount(self, event: Event) -> None:
+        host, self.oracle.is_barred = self._client(event).host, True
+        self.world.saw("store unmounted")
+        self._for(
+            event.first, lambda: self.bucket.unmounted.add(host), lambda: self.bucket.unmounted.discard(host)
+        )
+
+    def _raise(self, event: Event) -> None:
+        self.oracle.is_barred = True
+        self.bucket.raising.add(self._client(event).host)
+
+    def _scrub(self, event: Event) -> None:
+        client = self._client(event)
+        self._in(client, client.scrub())
+
+    def _coordinate(self, event: Event) -> None:
+        host = self._client(event).host
+        self._for(event.first, lambda: self.coordinating.add(host), lambda: self.coordinating.discard(host))
+
     def _flush(self, event: Event) -> None:
         client = self._client(event)
         self._in(client, client.flush())
@@ -192,7 +283,7 @@ class WalCluster(LedgerCluster):
         self._in(client, client.hand_over(event.first))
 
     def _close(self, event: Event) -> None:
-        """Target: which log, 0 is the newest; first closer; seconds until another begins."""
+        """Close a WAL (target: 0 is the newest) by a broker (first), and by another one after `second` s."""
         known = [uuid for uuid, wal in self.oracle.wals.items() if wal.record is not None]
         if not known:
             return
@@ -200,6 +291,15 @@ class WalCluster(LedgerCluster):
         one, other = (self.clients[(int(event.first) + n) % len(self.clients)] for n in (0, 1))
         self._in(one, one.close(uuid))
         self.world.later(event.second, lambda: self._in(other, other.close(uuid)))
+
+    def _copy_metadata(self, event: Event) -> None:
+        self.copy = persistent_rows(self.metadata)
+
+    def _close_by_copy(self, event: Event) -> None:
+        """Close a WAL (target) by a copy of the metadata, by a broker (first)."""
+        client = self.clients[int(event.first) % len(self.clients)]
+        if client.wals is not None and self.copy is not None:
+            self._in(client, client.close_by_copy(self.copy, event.target))
 
     def _rot(self, event: Event) -> None:
         name = self._known_to_be_durable(event.target)
@@ -214,7 +314,7 @@ class WalCluster(LedgerCluster):
             self.world.note(f"a bit of {name} at {offset} flips")
 
     def _vanish(self, event: Event) -> None:
-        """Target: which, and `first` others after it, as a rule of a bucket would have it."""
+        """Delete a durable data object (target) and `first` others, as a lifecycle rule of a bucket might."""
         for _ in range(1 + int(event.first)):
             name = self._known_to_be_durable(event.target)
             if name is None:
@@ -225,7 +325,7 @@ class WalCluster(LedgerCluster):
             self.world.note(f"{name} vanishes")
 
     def _known_to_be_durable(self, number: int) -> str | None:
-        """A data object above the trim point of a log of which one that lies behind it says that it was durable."""
+        """Return a data object after its WAL's trim point that a later object records as durable; None without one."""
         found = []
         for uuid, wal in self.oracle.wals.items():
             record = wal.record
@@ -246,7 +346,7 @@ class WalCluster(LedgerCluster):
 
 @contextmanager
 def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
-    """What takes minutes and megabytes comes sooner; logs and objects have names from the seed; nodes are heard."""
+    """Patch WALs: small limits and periods, names of WALs and objects from the seed, and reports to the oracle."""
 
     def unique() -> UUID:
         return UUID(int=rng.getrandbits(128), version=4)
@@ -295,6 +395,8 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
 
     with (
         adverse_limits(rng),
+        _heard_collectors(oracle),
+        _names_from(unique),
         mock.patch.object(flusher, "INTERVAL_S", rng.choice((1.0, 4.0, 300.0))),
         mock.patch.object(flusher, "LOOK_S", 0.7),
         mock.patch.object(collector, "LOOK_S", 0.7),
@@ -303,9 +405,6 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
         mock.patch.object(object_journal, "ENOUGH", 4),
         mock.patch.object(object_journal, "HEDGE_AT_FIRST_S", 0.1),
         mock.patch.object(probe, "RACES", rng.choice((1, 1, 1, 4))),
-        mock.patch.object(own_record, "uuid4", unique),
-        mock.patch.object(set_objects, "uuid4", unique),
-        mock.patch.object(probe, "uuid4", unique),
         mock.patch.dict(limits, {"look_behind": UPLOADS_MAX, "reads_max": rng.choice((2, 8))}),
         mock.patch.object(wal_object, "RUN_BYTES_MAX", rng.choice((300, 1 << 20))),
         mock.patch.object(WalStorage, "add", heard_add),
@@ -314,6 +413,24 @@ def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
         mock.patch.object(ObjectJournal, "_put", heard_put),
         mock.patch.object(WalCore, "taken", heard_taken),
     ):
+        yield
+
+
+@contextmanager
+def _heard_collectors(oracle: WalOracle) -> Iterator[None]:
+    async def heard_close(context: WalContext, uuid: str) -> WalRecord:
+        oracle.closed_by_collector(uuid)
+        return await close_wal(context, uuid)
+
+    with mock.patch.object(collector, "close_wal", heard_close):
+        yield
+
+
+@contextmanager
+def _names_from(unique: Callable[[], UUID]) -> Iterator[None]:
+    with ExitStack() as patches:
+        for module in (own_record, set_objects, probe, cluster_records):
+            patches.enter_context(mock.patch.object(module, "uuid4", unique))
         yield
 
 
@@ -335,7 +452,7 @@ class WalHistory(LedgerHistory):
         if self.oracle.is_damaged:
             await asyncio.sleep(
                 20.0
-            )  # nothing may be lost in silence; what can be closed is for a person to say
+            )  # losses must be reported; an operator decides which ledgers can be closed
             return
         for client in self.cluster.clients:
             await client.back()

@@ -1,13 +1,16 @@
-"""The bucket under write-ahead logs, and each broker's way to it, with everything that a call may meet there.
+"""Bucket of write-ahead logs (WALs), and each broker's client for it, with delays and faults.
 
-A call travels to the store, is carried out there in one step, and its answer travels back; what is under way when its
-process stands still or dies arrives nevertheless. A call may be refused, or lost: then it was not carried out, or was,
-or *will* be, up to half a minute later, long after its maker gave it up, and after others have put a fence there. A
-listing may lack what is new. A name is never overwritten, whatever happens: that is the store's own promise.
+A call is sent to the store, executed there in one step, and its response is sent back. A call in flight arrives even if
+its process is suspended or dies. A call may be refused or lost. A lost call was not executed, or was executed, or
+*will* be executed up to half a minute later, long after its caller gave it up, and after a closer has put a fence. A
+listing may lack new objects. An object is never overwritten, as real stores guarantee for conditional puts.
 
-    cut         nothing of a broker's arrives for a while
-    slow        its calls take a hundred times as long: uploads are hedged
-    trouble     the chance that any call goes wrong
+    cut         a broker's calls do not arrive for a while
+    slow        a broker's calls take a hundred times as long, so that uploads are hedged
+    trouble     probability that a call fails, including reads of runs and the building of a set
+    barred      a broker's calls are forbidden
+    unmounted   an empty directory replaces a broker's mount: reads and fences go there, and uploads fail
+    raising     a broker's next upload of a data object raises an unexpected exception
     rot         a bit of an object flips; see `wal_oracle`
 """
 
@@ -17,13 +20,14 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Final, TypeVar
 
-from quire.objects.store import ObjectInfo, ObjectStore, put_whole
-from quire.runtime.errors import OutcomeUnknown, QuireError, Unavailable
+from quire.objects.store import BlockingStore, ObjectInfo, ObjectStore, put_whole
+from quire.runtime.errors import ConfigurationError, OutcomeUnknown, QuireError, Unavailable
 from quire.testing.objects import MemoryBlockingStore
+from quire.wal.wal_object import FENCE_BYTES, seq_of
 from quire.wire.block import Buffer
 
 from .loop import Process
-from .world import SimulatedClock, World
+from .world import InjectedError, SimulatedClock, World
 
 T = TypeVar("T")
 LATENCY_S: Final = 0.01
@@ -34,7 +38,7 @@ SLOW: Final = 100.0
 
 
 class WalBucket(MemoryBlockingStore):
-    """The objects. `heard` is told of each one that appears or goes, before anybody else is."""
+    """Bucket of objects. Its observers are called for each object that appears or is deleted."""
 
     def __init__(self, world: World) -> None:
         super().__init__(SimulatedClock(world.loop))
@@ -42,8 +46,13 @@ class WalBucket(MemoryBlockingStore):
         self.rng = world.rng("bucket")
         self.trouble = 0.0
         self.slow: set[str] = set()
-        """Hosts whose calls take long."""
+        """Hosts whose calls are slow."""
         self.cut: set[str] = set()
+        self.barred: set[str] = set()
+        self.unmounted: set[str] = set()
+        self.raising: set[str] = set()
+        self.empty: dict[str, MemoryBlockingStore] = {}
+        """Directory under the missing mount, by host."""
         self.lists_lag = True
         self.appeared: Callable[[str, bytes], None] = lambda name, content: None
         self.going: Callable[[str], None] = lambda name: None
@@ -60,12 +69,12 @@ class WalBucket(MemoryBlockingStore):
         super().delete(name)
 
     def write_over(self, name: str, content: bytes) -> None:
-        """What a PUT without a condition does: mutations ask for it, and nobody else."""
+        """Replace an object, as an unconditional PUT does. Only mutations call this."""
         self.objects.pop(name, None)
         self.appear(name, content)
 
     def listed(self, prefix: str) -> list[ObjectInfo]:
-        """What is new may be missing."""
+        """List objects; new ones may be missing."""
         found = list(self.list(prefix))
         if not self.lists_lag:
             return found
@@ -77,45 +86,74 @@ class WalBucket(MemoryBlockingStore):
 
 
 class WalObjects(ObjectStore):
-    """One process's way to the bucket."""
+    """Object store client of one process."""
 
     def __init__(self, bucket: WalBucket, process: Process) -> None:
-        super().__init__(bucket, threads=0)
         self.bucket = bucket
         self.process = process
         self.world = bucket.world
+        super().__init__(bucket, threads=0)
         self._rng = bucket.world.rng(f"way of {process} to the objects")
+
+    @property
+    def blocking(self) -> BlockingStore:
+        """Bucket, or the directory under its missing mount."""
+        host = self.process.host
+        if host not in self.bucket.unmounted:
+            return self.bucket
+        return self.bucket.empty.setdefault(host, MemoryBlockingStore(SimulatedClock(self.world.loop)))
+
+    @blocking.setter
+    def blocking(self, bucket: BlockingStore) -> None:
+        pass
 
     async def put(self, name: str, parts: AsyncIterable[Buffer]) -> None:
         await self.put_whole(name, [part async for part in parts])
 
     async def put_whole(self, name: str, parts: Sequence[Buffer]) -> None:
-        content = b"".join(parts)
-        await self._travel(f"put {name}", lambda: put_whole(self.bucket, name, (content,)), changes=True)
+        content, host = b"".join(parts), self.process.host
+        if host in self.bucket.raising and seq_of(name) is not None:
+            self.bucket.raising.discard(host)
+            self.world.saw("foreign exception in an upload")
+            raise InjectedError("out of memory")
+        if host in self.bucket.unmounted and len(content) != FENCE_BYTES:
+            raise Unavailable("the directory below the mount is read-only")
+        place = self.blocking
+        await self._travel(f"put {name}", lambda: put_whole(place, name, (content,)), changes=True)
 
     async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
-        """See `WalBucket.write_over`."""
+        """Replace an object; see `WalBucket.write_over`."""
         content = b"".join(parts)
         await self._travel(f"put {name}", lambda: self.bucket.write_over(name, content), changes=True)
 
     async def get_range(self, name: str, offset: int, length: int) -> Buffer:
-        return await self._travel(f"get {name}", lambda: self.bucket.get_range(name, offset, length))
+        return await self._travel(f"get {name}", lambda: self.blocking.get_range(name, offset, length))
 
     async def size(self, name: str) -> int:
-        return await self._travel(f"look at {name}", lambda: self.bucket.size(name))
+        return await self._travel(f"look at {name}", lambda: self.blocking.size(name))
 
     async def delete(self, name: str) -> None:
-        await self._travel(f"delete {name}", lambda: self.bucket.delete(name), changes=True)
+        await self._travel(f"delete {name}", lambda: self.blocking.delete(name), changes=True)
 
     async def list(self, prefix: str = "") -> list[ObjectInfo]:
-        return await self._travel(f"list {prefix}", lambda: self.bucket.listed(prefix))
+        def look() -> list[ObjectInfo]:
+            found = self.blocking
+            return found.listed(prefix) if isinstance(found, WalBucket) else list(found.list(prefix))
+
+        return await self._travel(f"list {prefix}", look)
 
     async def prepare(self) -> None:
         await self._travel("prepare", self.bucket.prepare)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What is computed beside the loop."""
-        await asyncio.sleep(self._rng.expovariate(1000))
+        """Run work that production code runs in a thread, such as reads."""
+        bucket, host = self.bucket, self.process.host
+        slowness = SLOW if host in bucket.slow else 1.0
+        await asyncio.sleep(slowness * self._rng.expovariate(1000))
+        if host in bucket.cut or self._rng.random() < bucket.trouble:
+            raise Unavailable("the object store is silent")
+        if host in bucket.barred:
+            raise ConfigurationError("the object store says 403")
         return work()
 
     def _delay_s(self) -> float:
@@ -140,6 +178,12 @@ class WalObjects(ObjectStore):
                 self.world.note(f"{self.process}: {what}: {error}")
                 answer.set_exception(error)
 
+        if self.process.host in bucket.barred:
+            self.world.saw("object store bars a broker")
+            self._in_process(
+                self._delay_s(), lambda: give_up(ConfigurationError("the object store says 403"))
+            )
+            return await answer
         is_cut = self.process.host in bucket.cut
         if not is_cut and rng.random() >= bucket.trouble:
             self.world.later(self._delay_s(), arrive, True)

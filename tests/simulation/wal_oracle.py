@@ -1,25 +1,29 @@
-"""What must hold of write-ahead logs on object storage: watched on the bucket and the metadata, all the time.
+"""Invariants of write-ahead logs (WALs) on object storage, checked all the time on the bucket and the metadata.
 
-    prefix      when a block is acknowledged, its object is there, and all before it above the trim point are
-    kept        what was acknowledged is in a set that the record's catalogue names, or in a data object from the trim
-                point up to the end, until its ledger is deleted
-    end         a closed WAL's end never moves, and it is where its lowest fence lies; who closes it is told that end
-    trim        the trim point only rises, by the WAL's writer while it is open, by its keeper when it is closed
-    garbage     a data object goes when the record says that it is in a set, a set when no record's catalogue names it,
-                a fence only with its record
-    tombstone   while an object that counts has blocks of a deleted ledger, its tombstone is in the catalogue, or in a
-                data object above the trim point
-    ended       a WAL ends because somebody closed it, its session was over, or its process stopped
+    prefix      when a block is acknowledged, its object and all earlier objects after the trim point are stored
+    kept        an acknowledged block is in a set of the record's catalogue, or in a data object from the trim point up
+                to the end, until its ledger is deleted
+    end         a closed WAL's end never changes, and is the number of its lowest fence; every closer gets this end
+    trim        the trim point only rises; the WAL's writer moves it while the WAL is open, and its keeper afterwards
+    garbage     a data object is deleted only after the record says that it is in a set; a set only if no record's
+                catalogue names it; a fence only with its record
+    tombstone   while a used object has blocks of a deleted ledger, the ledger's tombstone is in the catalogue, or in a
+                data object after the trim point
+    ended       a WAL ends only by a close, its session's end, its process's stop, or because its store forbids access
+    header      all objects that a data object's header calls durable were stored; it lags by at most one window
+    outdated    a close by an older copy of the record is refused, or gives up no acknowledged block
+    living      a collector closes no WAL whose writer is registered
 
-Of ledgers on them all that `oracle` says holds, with "kept" for a quorum. Where objects rot, or vanish when others know
-that they were durable, nothing is lost in silence: a ledger is not closed before what was confirmed ("end"), and reads
-say damage, or nothing at all. Whether a ledger can be closed then is not judged.
+All invariants of `oracle` hold for ledgers on WALs, with "kept" instead of a quorum. If objects rot, or vanish after
+others recorded them as durable, losses must be reported: a ledger is not closed before its last confirmed entry
+("end"), and reads report damage or do not return. Whether such a ledger can be closed is not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, WalRecord, WalState, decode
@@ -34,30 +38,33 @@ from .oracle import Oracle, Promises
 from .wal_objects import WalBucket
 from .world import World
 
+UPLOADS_MAX: Final = 4
+"""Maximum number of concurrent uploads of a WAL in these histories."""
+
 Span = tuple[int, int, int]
-"""Ledger, first entry, last entry of a run."""
+"""Run of blocks: (ledger, first entry, last entry)."""
 
 
 @dataclass
 class Wal:
-    """What is known of one."""
+    """State of one WAL."""
 
     record: WalRecord | None = None
     data: dict[int, list[Span]] = field(default_factory=dict)
-    """Of each data object that is there: its runs."""
+    """Runs in each stored data object, by object number."""
     fences: set[int] = field(default_factory=set)
     seqs: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Of each block that is in a data object, or was: the first number."""
+    """Number of the first data object that contained a block, by (ledger, first entry)."""
     catalogue: Catalogue = field(default_factory=Catalogue)
-    """The record's."""
+    """Catalogue that the WAL's record names."""
     laid: dict[int, set[int]] = field(default_factory=dict)
-    """Of each data object that is there: ledgers whose tombstones are in it."""
+    """Ledgers whose tombstones are in a stored data object, by object number."""
     buried: set[int] = field(default_factory=set)
-    """Ledgers whose deletion its node has answered."""
+    """Ledgers whose deletion the WAL's node has confirmed."""
 
     @property
     def sets(self) -> frozenset[str]:
-        """Those that count."""
+        """Names of the sets in the catalogue."""
         return frozenset(entry.name for entry in self.catalogue.sets)
 
 
@@ -68,9 +75,11 @@ class WalOracle(Oracle):
         super().__init__(world, metadata)
         self.wals: dict[str, Wal] = {}
         self.set_spans: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        """Of each set that is there: first and last entries, by ledger."""
+        """Ranges of entries in each stored set, by the set's name and by ledger."""
         self.is_damaged = False
-        """Some object rotted, or vanished."""
+        """True after an object rotted or vanished."""
+        self.is_barred = False
+        """True after a store forbade a broker's calls, its mount was missing, or an upload raised an exception."""
 
     def watch(self, bucket: WalBucket) -> None:
         self.bucket = bucket
@@ -96,6 +105,7 @@ class WalOracle(Oracle):
             wal.data.pop(header.seq, None)
             self.world.saw("WAL fenced")
             return
+        self._check_header(wal, header)
         wal.data[header.seq] = list(_spans(content, header))
         wal.laid[header.seq] = set(wal_object.read_data_tail(header, content[header.tail_offset :], name)[1])
         for ledger_id, first, last in wal.data[header.seq]:
@@ -103,6 +113,28 @@ class WalOracle(Oracle):
                 wal.seqs.setdefault((ledger_id, entry), header.seq)
         if any(seq < header.seq for seq in wal.fences):
             self.world.saw("object behind a fence")
+
+    def _check_header(self, wal: Wal, header: Header) -> None:
+        trim_seq = wal.record.trim_seq if wal.record is not None else 0
+        lacking = [seq for seq in range(trim_seq, header.confirmed_seq + 1) if seq not in wal.data]
+        self.world.check(
+            not lacking or self.is_damaged,
+            "header",
+            f"object {header.seq} of {header.wal} says that {lacking} were durable",
+        )
+        self.world.check(
+            header.seq - header.confirmed_seq <= UPLOADS_MAX,
+            "header",
+            f"object {header.seq} of {header.wal} knows only of {header.confirmed_seq}",
+        )
+
+    def closed_by_collector(self, uuid: str) -> None:
+        """Check that a collector may close the WAL."""
+        self.world.check(
+            self.metadata.find(paths.wal_writer(uuid)) is None or self.metadata.lag_s > 0,
+            "living",
+            f"a collector closes {uuid}, whose writer is registered",
+        )
 
     def _going(self, name: str) -> None:
         uuid, _, last = name.removeprefix("wal/").partition("/")
@@ -210,7 +242,7 @@ class WalOracle(Oracle):
         self.world.check(not left, "kept", f"the record of {uuid} is gone, which has blocks {left[:5]}")
 
     def told_end(self, uuid: str, end_seq: int) -> None:
-        """Somebody has closed the WAL, as he believes."""
+        """Check the end that a closer of the WAL got."""
         record = self.wals[uuid].record
         if record is not None:
             self.world.saw("close told")
@@ -220,16 +252,28 @@ class WalOracle(Oracle):
                 f"{uuid} is {record.state} and ends with {record.end_seq}; its closer says {end_seq}",
             )
 
+    def closed_by_copy(self, record: WalRecord) -> None:
+        """Check that a close by an older copy of the WAL's record does not give up acknowledged blocks."""
+        wal = self.wals[record.uuid]
+        for ledger_id, first in self._acknowledged(record.uuid) if not self.is_damaged else ():
+            seq = wal.seqs.get((ledger_id, first), -1)
+            self.world.check(
+                seq < record.end_seq and seq not in record.lost,
+                "outdated",
+                f"block {first} of ledger {ledger_id} in object {seq} of {record.uuid}, of which an older record says: "
+                f"end {record.end_seq}, lost {record.lost}",
+            )
+
     # -- blocks ------------------------------------------------------------------------------------------
     def answered(self, uuid: str, blocks: Sequence[Buffer], statuses: Sequence[Status]) -> None:
-        """What the WAL's node said of blocks that were to be added."""
+        """Record the response of the WAL's node to an add request."""
         for block, status in zip(blocks, statuses, strict=True):
             if status is Status.OK:
                 header = peek(block)
                 self.acknowledged(uuid, header.ledger_id, header.first_entry)
 
     def acknowledged(self, uuid: str, ledger_id: int, first: int) -> None:
-        """The WAL's node has just said so."""
+        """Check a block that the WAL's node has just acknowledged."""
         wal = self.wals[uuid]
         assert wal.record is not None
         if not self.is_damaged and self._is_wanted(ledger_id):
@@ -247,7 +291,7 @@ class WalOracle(Oracle):
         )
 
     def check_kept(self, uuid: str) -> None:
-        """All that was acknowledged is there."""
+        """Check that all acknowledged blocks of a WAL are stored."""
         wal = self.wals[uuid]
         if self.is_damaged or wal.record is None:
             return
@@ -270,15 +314,15 @@ class WalOracle(Oracle):
         self.world.check(not forgotten, "tombstone", f"{uuid} forgot that ledgers {forgotten} were deleted")
 
     def ended(self, uuid: str, why: QuireError) -> None:
-        """A node says so of its WAL."""
+        """Check the reason for which a node has ended its WAL."""
         self.world.saw(f"WAL ended: {type(why).__name__}")
         record = self.wals[uuid].record
         is_closed = record is None or record.state is not WalState.OPEN
-        is_expected = isinstance(why, Fenced | Unavailable) or is_closed or self.is_damaged
+        is_expected = isinstance(why, Fenced | Unavailable) or is_closed or self.is_damaged or self.is_barred
         self.world.check(is_expected, "ended", f"{uuid}: {why!r}")
 
     def _acknowledged(self, uuid: str) -> Iterator[tuple[int, int]]:
-        """Blocks of ledgers that are not being deleted."""
+        """Yield the acknowledged blocks of ledgers that are not being deleted."""
         known = self.promises.get(f"wal-{uuid}")
         for ledger_id, blocks in known.blocks.items() if known is not None else ():
             if self._is_wanted(ledger_id):

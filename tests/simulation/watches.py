@@ -1,7 +1,7 @@
-"""Looks into brokers now and then, for what their clients cannot see.
+"""Periodic checks of brokers' internal state, which clients cannot observe.
 
-one holder   the unacknowledged messages of one key are held by one consumer of a key-shared subscription
-whole plan   a plan for Spark lacks nothing between its first segment and the end that it names
+one holder   all unacknowledged messages of a key are held by one consumer of a key-shared subscription
+whole plan   a plan for Spark is complete from its first segment to its end
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import to_builtins
+
 from quire.runtime.errors import QuireError
 from quire.serving.names import TopicName
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.topic import Topic
-from quire.spark_source.plan import what_lacks
+from quire.spark_source.plan import find_gap
 from quire.wire import block
 from quire.wire.message import read_metadata
 
@@ -27,7 +29,7 @@ PREFIX: Final = "persistent://public/default/"
 
 
 class KeyWatch:
-    """Who holds which keys, in each broker that serves the topic with keys."""
+    """Check of the consumers that hold messages of each key, in each broker that serves the topic with keys."""
 
     def __init__(self, world: World, brokers: Sequence[BrokerHost], oracle: Oracle) -> None:
         self._world = world
@@ -78,7 +80,7 @@ class KeyWatch:
 
 
 async def take_plan(world: World, host: BrokerHost, topic: str) -> None:
-    """Ask the broker for a plan, and prove that it is whole."""
+    """Request a plan from the broker, and check that it is complete."""
     if host.broker is None:
         return
     try:
@@ -86,8 +88,8 @@ async def take_plan(world: World, host: BrokerHost, topic: str) -> None:
     except QuireError as error:
         world.note(f"{host.host} has no plan of {topic}: {error}")
         return
-    if not plan["partitions"]:
-        lacks = what_lacks(plan)
+    if not plan.partitions:
+        lacks = find_gap(to_builtins(plan))
         world.check(not lacks, "whole plan", lambda: f"the plan of {topic} at {host.host}: {lacks}")
         world.saw("plan")
-        world.seen["segment planned"] += len(plan["segments"])
+        world.seen["segment planned"] += len(plan.segments)

@@ -1,8 +1,8 @@
-"""One simulated world: its loop, its randomness, its trace, what was seen in it, and what was found wrong.
+"""Simulated world: its event loop, random streams, trace, event counts, and the first violation.
 
-Every simulated event is noted, in words; the notes make the timeline that a person reads and the hash by which two
-runs are compared. What production code logs goes there, too, when a timeline is wanted; an error that it logs with a
-foreign exception is a bug, whoever caught it.
+Every simulated event is recorded as text. The records form the timeline for readers, and the hash by which two runs are
+compared. With a timeline, log lines of production code are included. An error logged with a foreign exception is a bug,
+even if the exception was caught.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMELINE_LINES: Final = 400
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. `rule` is its short name."""
+    """Violation of an invariant; `rule` is the invariant's short name."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
@@ -36,7 +36,7 @@ class Violation(AssertionError):
 
 
 class SimulatedClock(Clock):
-    """A process's clocks: the wall clock may be wrong and jump, the monotonic one runs a little fast or slow."""
+    """Clocks of a process. The wall clock may be wrong and jump; the monotonic clock runs slightly fast or slow."""
 
     def __init__(self, loop: SimulatedLoop, drift: float = 0.0, skew_ms: int = 0) -> None:
         self._loop = loop
@@ -58,20 +58,20 @@ class World:
         self.hash = 0
         self.lines: list[str] = []
         self.story: list[str] = []
-        """What became of each ledger, without times: what a person compares when code changes."""
+        """Changes of each ledger, without times, for comparing histories after changes of the code."""
         self.seen: Counter[str] = Counter()
         self.violation: BaseException | None = None
         self.wants_timeline = timeline
         self.hidden_kept: list[Any] = []
-        """What must not be collected before the end."""
+        """Objects that must not be garbage-collected before the end of the history."""
         self._failed: asyncio.Future[None] | None = None
         self._processes = 0
 
     def rng(self, name: str) -> Random:
-        """A stream of its own for `name`."""
+        """Return the random stream for `name`, which is independent of other streams."""
         return Random(f"{self.seed}/{name}")
 
-    # -- what happens ----------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------
     def note(self, what: str) -> None:
         line = f"{self.loop.time():10.4f}  {what}"
         self.hash = crc32(line.encode(), self.hash)
@@ -79,11 +79,11 @@ class World:
             self.lines.append(line)
 
     def saw(self, what: str) -> None:
-        """Something interesting, to be counted."""
+        """Count an event of interest."""
         self.seen[what] += 1
 
     def check(self, holds: bool, rule: str, detail: Callable[[], str] | str = "") -> None:
-        """An invariant. The first that does not hold ends the history."""
+        """Check an invariant. The first violation ends the history."""
         if not holds:
             self.fail(Violation(rule, detail() if callable(detail) else detail))
 
@@ -99,12 +99,12 @@ class World:
         return Process(self.loop, name, host)
 
     def later(self, delay_s: float, act: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
-        """Something that the world does, not a process."""
+        """Schedule an action of the world, which belongs to no process."""
         return self.loop.call_later(delay_s, act, *args, context=self.context)
 
     # -- running ---------------------------------------------------------------------------------------
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run to the end or to the first violation; never raises one, see `violation`."""
+        """Run `work` to its end or to the first violation, which is stored in `violation`, not raised."""
         with self._prepared():
             try:
                 self.loop.run_until_complete(self._until_failed(work))
@@ -143,11 +143,11 @@ class World:
         error = context.get("exception")
         if isinstance(error, Violation):
             self.fail(error)
-        elif error is not None and not isinstance(error, QuireError):
+        elif error is not None and not isinstance(error, QuireError | InjectedError):
             self.fail(_foreign(f"{context.get('message')}", error))
 
     def _bury(self) -> None:
-        """End what is left: nothing of it belongs to the history. Who drops the world collects the rest."""
+        """Close the loop and drop remaining tasks, which no longer belong to the history."""
         loop = self.loop
         loop.set_exception_handler(lambda loop, context: None)
         with silence():
@@ -162,16 +162,20 @@ class World:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """While a world is taken apart: coroutines in the middle of something complain that their loop is closed."""
+    """Silence log lines and warnings while a world is closed, because unfinished coroutines report a closed loop."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     logging.disable()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
+            warnings.simplefilter("ignore", RuntimeWarning)  # about coroutines that were never awaited
             yield
     finally:
         sys.unraisablehook = hook
         logging.disable(logging.NOTSET)
+
+
+class InjectedError(Exception):
+    """Foreign exception that a fault injects: production code may log it, and must survive it."""
 
 
 def _foreign(what: str, error: BaseException) -> Violation:
@@ -181,7 +185,7 @@ def _foreign(what: str, error: BaseException) -> Violation:
 
 
 class _Ears(logging.Handler):
-    """Production code's log: into the timeline, and foreign exceptions are violations."""
+    """Log handler that adds lines to the timeline, and treats foreign exceptions as violations."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -191,7 +195,7 @@ class _Ears(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, Violation):
             self._world.fail(error)
-        elif error is not None and not isinstance(error, QuireError):
+        elif error is not None and not isinstance(error, QuireError | InjectedError):
             self._world.fail(_foreign(record.getMessage(), error))
         if self._world.wants_timeline:
             process = PROCESS.get()

@@ -20,10 +20,15 @@ import pulsar
 import pytest
 from aiohttp import web
 
+from quire.identity.marker import NAME as MARKER
+from quire.identity.marker import encode_marker, read_marker_blocking
 from quire.objects.open import open_blocking
 from quire.runtime.limits import MIB
+from quire.testing.place import CLUSTER
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
 from quire.wire import block
+from quire.wire.message import read_metadata
+from quire.wire.publish_time import ANY_TIME_MS, publish_times
 from tests.moto_store import moto_store
 
 TIME_MS = 1_700_000_000_000
@@ -39,6 +44,8 @@ class Segment:
     archive: dict[str, Any] | None = None
     on_broker: bool = True
     """False: the broker answers 404 for its blocks."""
+    times: dict[str, int] = field(default_factory=dict)
+    """Of those that the record of a segment has beside the clocks of its blocks."""
 
     def described(self) -> dict[str, Any]:
         headers = [block.read_header(content) for content in self.blocks]
@@ -54,7 +61,18 @@ class Segment:
             "state": self.state,
             "archive": self.archive,
             "on_bookies": self.on_broker,
-        }
+        } | self.times
+
+    def range(self, start_ms: int, end_ms: int) -> tuple[int, int]:
+        """Return the entries from the first to the last one published in a range, as `TimeSearch.ranges`."""
+        found = [
+            header.first_entry + number
+            for one in self.blocks
+            for header in (block.read_header(one),)
+            for number, time_ms in enumerate(publish_times(one, header))
+            if time_ms == ANY_TIME_MS or start_ms <= time_ms < end_ms
+        ]
+        return (found[0], found[-1] + 1) if found else (0, 0)
 
 
 @dataclass
@@ -71,6 +89,12 @@ class FakeBroker:
     """For each of the next plans, the place of a segment that it lacks."""
     cursors: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """By topic and subscription: `next`, the entry that is read next, and `properties`."""
+    generations: dict[str, int] = field(default_factory=dict)
+    """By topic; a broker of an older version gives none."""
+    trimmed: dict[str, int] = field(default_factory=dict)
+    """The next index of topics without segments."""
+    has_ranges: bool = True
+    """False: a broker of an older version, which does not search segments for a range of times."""
     compacted: set[str] = field(default_factory=set)
     """Topics that a compaction has left a result of."""
     tables: list[dict[str, str]] = field(default_factory=list)
@@ -116,6 +140,7 @@ class FakeBroker:
                 web.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema/{version}", self._schema),
                 web.get(f"{admin}/{{topic}}/lastMessageId", self._last),
                 web.get(f"{admin}/{{topic}}/getMessageIdByIndex", self._by_index),
+                web.get(f"{admin}/{{topic}}/messageid/{{time_ms}}", self._by_time),
                 web.get(f"{admin}/{{topic}}/internalStats", self._internal),
                 web.put(f"{admin}/{{topic}}/subscription/{{subscription}}", self._subscribe),
                 web.post(f"{admin}/{{topic}}/subscription/{{subscription}}/resetcursor", self._reset),
@@ -144,12 +169,20 @@ class FakeBroker:
                 {"topic": name, "partitions": content, "end": {"ledger": -1, "entry": -1}, "segments": []}
             )
         described = [segment.described() for segment in content]
+        if self.has_ranges and {"start_ms", "end_ms"} & request.query.keys():
+            start_ms, end_ms = (int(request.query.get(key, "0")) for key in ("start_ms", "end_ms"))
+            for segment, row in zip(content, described, strict=True):
+                if not segment.archive:
+                    row["first_entry"], row["end_entry"] = segment.range(start_ms, end_ms or 1 << 63)
         end = {"ledger": -1, "entry": -1}
         if described:
             end = {"ledger": described[-1]["ledger_id"], "entry": described[-1]["last_entry"]}
         if self.lacking:
             del described[self.lacking.pop(0)]
-        return web.json_response({"topic": name, "partitions": 0, "end": end, "segments": described})
+        answer = {"topic": name, "partitions": 0, "end": end, "segments": described}
+        if name in self.generations:
+            answer["generation"] = self.generations[name]
+        return web.json_response(answer)
 
     async def _blocks(self, request: web.Request) -> web.Response:
         _, content = self._find(request)
@@ -188,9 +221,24 @@ class FakeBroker:
                     first += count
         raise web.HTTPNotFound(text=f"no message {index}")
 
+    async def _by_time(self, request: web.Request) -> web.Response:
+        """Return the first entry published then or later; behind the last one when there is none."""
+        _, content = self._find(request)
+        assert not isinstance(content, int)
+        ledger, number = -1, 0
+        for segment in content:
+            for one in segment.blocks:
+                header = block.read_header(one)
+                for number, entry in enumerate(block.entries(one, header), header.first_entry):
+                    ledger = segment.ledger_id
+                    if read_metadata(entry)[0].publish_time >= int(request.match_info["time_ms"]):
+                        return web.json_response({"ledgerId": ledger, "entryId": number})
+        return web.json_response({"ledgerId": ledger, "entryId": number + 1})
+
     async def _internal(self, request: web.Request) -> web.Response:
         name, found = self._segments_of(request)
         ledgers = [{"firstIndex": one["first_index"], "messages": one["messages"]} for one in found]
+        ledgers += [{"firstIndex": self.trimmed[name], "messages": 0}] if name in self.trimmed else []
         cursors = {
             subscription: {
                 "markDeletePosition": f"{one['next'][0]}:{one['next'][1] - 1}",
@@ -213,6 +261,8 @@ class FakeBroker:
         return web.json_response({"version": number, "type": kind, "data": data, "properties": properties})
 
     async def _subscribe(self, request: web.Request) -> web.Response:
+        """Make a subscription; as in a broker that creates topics on use, the topic as well."""
+        self.topics.setdefault("persistent://{tenant}/{namespace}/{topic}".format(**request.match_info), [])
         name, _ = self._find(request)
         key = name, request.match_info["subscription"]
         if key in self.cursors:
@@ -286,6 +336,10 @@ class Archivist:
         self.url = url
         self.store = open_blocking(url)
         self.store.prepare()
+        if read_marker_blocking(self.store) is None:
+            upload = self.store.begin(MARKER)
+            upload.write([encode_marker(CLUSTER)])
+            upload.finish()
 
     def archive(self, segment: Segment, *, keep_on_broker: bool = False) -> None:
         """Write the segment's object and record it; the broker's copy is gone unless kept."""

@@ -77,13 +77,13 @@ class Pages(SimpleHTTPRequestHandler):
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"status": "UP"}', b"[]", b""])
 def test_an_address_that_is_no_brokers(server: Any, body: bytes) -> None:
     url = server(type("Other", (Quiet,), {"body": body}))
-    with pytest.raises(ConfigurationError, match=f"what answers at {url} is no"):
+    with pytest.raises(ConfigurationError, match=f"{url} is not a "):
         QuireReader(parse({"service_url": url, "topic": "t"})).partitions()
 
 
 def test_an_address_of_some_web_server(server: Any) -> None:
     url = server(Pages)
-    with pytest.raises(ConfigurationError, match=f"what answers at {url} is no broker of Quire"):
+    with pytest.raises(ConfigurationError, match=f"the server at {url} is not a Quire broker"):
         QuireReader(parse({"service_url": url, "topic": "t"})).partitions()
 
 
@@ -101,7 +101,7 @@ def test_a_range_that_is_upside_down(start: str, end: str) -> None:
 def test_a_position_beyond_the_topic(archived: Any) -> None:
     assert numbers(reader(archived, start="3:1000")) == []
     for start in ("3:1001", "4:0", "900:0"):
-        with pytest.raises(ConfigurationError, match=f"{start} lies beyond the end of {TOPIC}, .* 3:999"):
+        with pytest.raises(ConfigurationError, match=f"{start} is beyond the end of {TOPIC}, .* 3:999"):
             reader(archived, start=start).partitions()
 
 
@@ -113,14 +113,14 @@ def test_an_object_that_was_truncated(archived: Any, tmp_path: Path, size: int) 
     path = object_of(archived, tmp_path)
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(
-        CorruptionError, match=f"ledger 3 of {TOPIC} cannot be read from entry 0 .*{path.name}"
+        CorruptionError, match=f"cannot read entries 0 to .* of ledger 3 of {TOPIC}.*{path.name}"
     ):
         numbers(reader(archived))
 
 
 def test_an_object_that_was_deleted(archived: Any, tmp_path: Path) -> None:
     object_of(archived, tmp_path).unlink()
-    with pytest.raises(NotFound, match=f"ledger 3 of {TOPIC} cannot be read from entry 0 .* trimmed"):
+    with pytest.raises(NotFound, match=f"cannot read entries 0 to .* of ledger 3 of {TOPIC}: .* trimmed"):
         numbers(reader(archived))
 
 
@@ -131,12 +131,12 @@ def test_an_object_that_was_replaced(archived: Any, archivist: Any, tmp_path: Pa
     for one in (other, longer):
         archivist.archive(one)
     path, recorded = object_of(archived, tmp_path), dict(archived.topics[TOPIC][0].archive)
-    for one, sentence in ((longer, path.name), (other, "not the one that was recorded")):
+    for one, sentence in ((longer, path.name), (other, "differs from its record")):
         path.write_bytes((tmp_path / "archive" / one.archive["name"]).read_bytes())
-        with pytest.raises(CorruptionError, match=f"ledger 3 of {TOPIC} cannot be read .*{sentence}"):
+        with pytest.raises(CorruptionError, match=f"of ledger 3 of {TOPIC}: .*{sentence}"):
             numbers(reader(archived))
     archived.topics[TOPIC][0].archive = recorded | dict(other.archive)
-    with pytest.raises(CorruptionError, match=f"ledger 3 of {TOPIC} cannot be read .* is of ledger 8"):
+    with pytest.raises(CorruptionError, match=f"of ledger 3 of {TOPIC}: .* belongs to ledger 8"):
         numbers(reader(archived))
 
 
@@ -145,7 +145,7 @@ def test_a_broker_that_answers_with_another_ledger(broker: Any) -> None:
     rows = reader(broker)
     plan = rows.partitions()
     broker.topics[TOPIC][0].blocks = broker.segment(8, entries(0, 100)).blocks
-    with pytest.raises(CorruptionError, match=f"ledger 3 of {TOPIC} .* with a block of ledger 8"):
+    with pytest.raises(CorruptionError, match=f"of ledger 3 of {TOPIC}: .* returned a block of ledger 8"):
         numbers(rows, plan)
 
 
@@ -163,10 +163,10 @@ def test_a_segment_that_is_trimmed_while_it_is_read(
         path.unlink()
         if options:
             assert 0 < count + sum(batch.num_rows for batch in reading) < 1000
-            assert f"ledger 3 of {TOPIC} cannot be read from entry" in caplog.text
+            assert f"of ledger 3 of {TOPIC}: " in caplog.text
         else:
             with pytest.raises(
-                NotFound, match=f"ledger 3 of {TOPIC} cannot be read from entry [1-9].* trimmed"
+                NotFound, match=f"cannot read entries [1-9].* of ledger 3 of {TOPIC}: .* trimmed"
             ):
                 list(reading)
 
@@ -258,7 +258,7 @@ def test_an_s3_that_goes_on_failing_is_told_by_name(
     bad_s3.faults = [""] * good + [fault] * 99
     name = archived.topics[TOPIC][0].archive["name"]
     with pytest.raises(
-        QuireError, match=f"ledger 3 of {TOPIC} cannot be read from entry 0 to 999: .*{name}"
+        QuireError, match=f"cannot read entries 0 to 999 of ledger 3 of {TOPIC}: .*{name}"
     ) as told:
         numbers(reader(archived, slice_bytes="100MiB"))
     kind = CorruptionError if fault in WRONG else Unavailable

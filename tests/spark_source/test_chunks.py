@@ -96,7 +96,8 @@ def test_what_is_incomplete_is_no_row(broker: Any, caplog: pytest.LogCaptureFixt
     del broker.topics[TOPIC][0]
     assert [row["value"] for row in read(broker)] == [b"small 1"]
     assert (
-        f"the message of {TOPIC} whose last chunk is 2:1 is passed over: its first one is gone" in caplog.text
+        f"{TOPIC}: skipping the chunked message that ends at 2:1, because its first chunk was trimmed"
+        in caplog.text
     )
 
 

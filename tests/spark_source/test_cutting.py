@@ -142,5 +142,5 @@ def test_without_the_index_cuts_go_by_entries(
         2448,
         3060,
     ]
-    assert "cut by entries" in caplog.text
+    assert "by entries, because" in caplog.text
     assert sum(batch.num_rows for partition in partitions for batch in rows.read(partition)) == 3060

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from struct import pack
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from quire.spark_source import plain, schema
 from quire.spark_source.columns import Origin
 from quire.spark_source.decode import Decoder
+from quire.spark_source.filters import Filter
 from quire.spark_source.plain import UndecodableEntry
 from quire.spark_source.positions import Window
 from quire.wire import block, message
@@ -127,6 +129,8 @@ def with_raw_metadata(raw: bytes, payload: bytes = b"x") -> bytes:
     return b"\x0e\x01" + bytes(4) + len(raw).to_bytes(4, "big") + raw + payload
 
 
+LATE = pb.SingleMessageMetadata(payload_size=1, event_time=1_700_000_000_000_000_000)
+
 ODD_BUT_VALID = {
     "a name twice in the properties": seal(
         metadata(properties=[pb.KeyValue(key="a", value="1"), pb.KeyValue(key="a", value="2")]), b"x"
@@ -148,8 +152,28 @@ ODD_BUT_VALID = {
     "a compacted message": seal(
         metadata(num_messages_in_batch=2), b"\0\0\0\x04\x18\x01\x20\x01a" + b"\0\0\0\x02\x18\x01b"
     ),
+    "a key that is not UTF-8": with_raw_metadata(metadata().SerializeToString() + b"\x32\x01\xff"),
+    "a property that is not UTF-8": with_raw_metadata(
+        metadata().SerializeToString() + b"\x22\x0b\x0a\x03foo\x12\x04\x01\x2d\x00\x97"
+    ),
+    "a key in a batch that is not UTF-8": seal(
+        metadata(num_messages_in_batch=1), b"\0\0\0\x05\x18\x01\x12\x01\xffa"
+    ),
+    "an event time beyond any timestamp": seal(metadata(event_time=2**63), b"x"),
+    "an event time in nanoseconds in a batch": seal(
+        metadata(num_messages_in_batch=1),
+        pack(">I", len(LATE.SerializeToString())) + LATE.SerializeToString() + b"a",
+    ),
     "an unknown compression": with_raw_metadata(metadata().SerializeToString() + b"\x40\x63"),
 }
+
+
+def test_text_and_event_times_that_no_column_holds_are_replaced() -> None:
+    names = [name for name in ODD_BUT_VALID if "UTF-8" in name or "event time" in name]
+    rows = decode(blocks_of([ODD_BUT_VALID[name] for name in names], [1] * len(names)))
+    assert [row["key"] for row in rows] == ["\ufffd".encode(), None, "\ufffd".encode(), None, None]
+    assert dict(rows[1]["properties"]) == {"foo": "\x01-\x00\ufffd"}
+    assert {row["event_time"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize("what", ODD_BUT_VALID)
@@ -161,16 +185,17 @@ def test_odd_entries_among_ordinary_ones(what: str) -> None:
 UNDECODABLE = {
     "encrypted": seal(metadata(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]), b"x"),
     "begins with": b"\x0e\x02" + plain_entries(1)[0][2:],
-    "cut short": plain_entries(1)[0][:8],
+    "is truncated": plain_entries(1)[0][:8],
     "metadata of": plain_entries(1)[0][:20],
     "not a protobuf": with_raw_metadata(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
     "required": with_raw_metadata(b"\x0a\x01p"),
-    "UTF-8": with_raw_metadata(metadata().SerializeToString() + b"\x32\x01\xff"),
-    "batch is cut": seal(metadata(num_messages_in_batch=3), b"\0\0\0\x02\x18\x14" + b"a" * 20),
+    "batch is truncated": seal(metadata(num_messages_in_batch=3), b"\0\0\0\x02\x18\x14" + b"a" * 20),
     "claims": seal(metadata(num_messages_in_batch=1), b"\0\0\0\x02\x18\x7fa"),
     "decompress": seal(metadata(compression=pb.ZSTD, uncompressed_size=100), b"not zstd"),
     "uncompressed": seal(metadata(compression=pb.LZ4, uncompressed_size=2**30), b"x"),
-    "beyond any timestamp": seal(metadata(event_time=2**63), b"x"),
+    "beyond any timestamp": seal(
+        pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2**63), b"x"
+    ),
 }
 
 
@@ -248,6 +273,28 @@ def test_windows_are_half_open(odd: bool) -> None:
     assert places(Window((16, 0))) == [] == places(Window(end=(10, 0)))
 
 
+@settings(max_examples=150, deadline=None)
+@given(entries_strategy, st.lists(texts, max_size=2), st.sampled_from([None, 1, TIME]), st.integers(0, 2))
+def test_a_filter_keeps_the_same_rows_as_one_after_decoding(
+    drawn: list[Any], keys: list[str], event_start_ms: int | None, odd: int
+) -> None:
+    """Only the bytes of rows that are kept are gathered; entries of the plain decoder are filtered alike."""
+    entries, counts = [], []
+    for content, batched, codec, producer, sequence in drawn:
+        whole = encode_batch(content, producer, sequence, TIME, codec) if batched else None
+        entries.append(whole or encode_one(content[0], producer, sequence, TIME, codec))
+        counts.append(len(content) if batched else 1)
+    entries += [entries[0][:-1]] * odd
+    counts += [1] * odd
+    wanted = Filter(tuple(key.encode() for key in keys) or None, event_start_ms)
+    blocks = blocks_of(entries, counts)
+    decoder = Decoder(ALL, ORIGIN, WHOLE, batch_rows=7, keep_raw=True, filter_=wanted)
+    found = pa.Table.from_batches(decoder.decode(blocks), schema.arrow(ALL))
+    every = pa.Table.from_pylist(decode(blocks, raw=True), schema.arrow(ALL)).combine_chunks()
+    kept = [row for batch in every.to_batches() for row in wanted.wanted(batch).to_pylist()]
+    assert found.to_pylist() == kept
+
+
 def test_only_the_columns_asked_for() -> None:
     decoder = Decoder(("value", "entry"), ORIGIN, Window(), batch_rows=10, keep_raw=False)
     (batch,) = decoder.decode(blocks_of(plain_entries(3), [1] * 3))
@@ -256,7 +303,7 @@ def test_only_the_columns_asked_for() -> None:
 
 def test_a_block_of_another_ledger_is_damage() -> None:
     decoder = Decoder(ALL, Origin("t", -1, 8, "t"), Window(), batch_rows=10, keep_raw=False)
-    with pytest.raises(block.BlockError, match="a block of ledger 7 lies among those of 8"):
+    with pytest.raises(block.BlockError, match="found a block of ledger 7 among the blocks of ledger 8"):
         list(decoder.decode(blocks_of(plain_entries(1), [1])))
 
 

@@ -113,20 +113,23 @@ def test_who_has_no_key(broker: Any, pairs: Any, keys: Path) -> None:
     (ours,) = sealer(pairs, "alice").seal(numbered(2, 1), "p", 2, TIME_MS)
     broker.topics[TOPIC] = [broker.segment(7, [secret, ours], [2, 1])]
     with pytest.raises(
-        UndecodableEntry, match=f"entry 7:0 of {TOPIC} .* for 'bob'; no private key of that name"
+        UndecodableEntry,
+        match=f"entry 7:0 of {TOPIC} .* with the keys 'bob', and this consumer has no private key",
     ):
         read(broker, crypto_key_dir=str(keys))
-    with pytest.raises(UndecodableEntry, match=f"entry 7:0 of {TOPIC} .* option crypto_key_dir says where"):
+    with pytest.raises(
+        UndecodableEntry, match=f"entry 7:0 of {TOPIC} .* set option crypto_key_dir to the directory"
+    ):
         read(broker)
     rows = read(broker, crypto_key_dir=str(keys), on_undecodable="raw")
     assert [row["value"] for row in rows] == [secret, b"2"]
-    assert "for 'bob'" in rows[0]["undecoded"] and rows[1]["undecoded"] is None
+    assert "keys 'bob'" in rows[0]["undecoded"] and rows[1]["undecoded"] is None
 
 
 def test_only_the_directory_itself_is_looked_into(broker: Any, pairs: Any, keys: Path) -> None:
     (entry,) = sealer(pairs, "../mallory").seal(numbered(0, 1), "p", 0, TIME_MS)
     broker.topics[TOPIC] = [broker.segment(7, [entry])]
-    with pytest.raises(UndecodableEntry, match="no private key of that name fits"):
+    with pytest.raises(UndecodableEntry, match="no private key that can decrypt it"):
         read(broker, crypto_key_dir=str(keys))
 
 
@@ -135,18 +138,21 @@ def test_what_was_changed_since_and_wrong_keys(broker: Any, pairs: Any, keys: Pa
     metadata, payload = message.read_metadata(entry)
     changed = message.seal(metadata, bytes(payload[:-1]) + bytes([payload[-1] ^ 1]))
     broker.topics[TOPIC] = [broker.segment(7, [changed])]
-    with pytest.raises(UndecodableEntry, match=r"entry 7:0 .* encrypted, and was changed since"):
+    with pytest.raises(UndecodableEntry, match=r"entry 7:0 .* was modified after its encryption"):
         read(broker, crypto_key_dir=str(keys))
     broker.topics[TOPIC] = [broker.segment(7, [entry])]
     for content in (pairs["bob"][1], b"no key"):
         (keys / "alice").write_bytes(content)  # before alice.pem
-        with pytest.raises(UndecodableEntry, match="for 'alice'; no private key of that name fits"):
+        with pytest.raises(
+            UndecodableEntry,
+            match="with the keys 'alice', and this consumer has no private key that can decrypt it",
+        ):
             read(broker, crypto_key_dir=str(keys))
 
 
 def test_no_directory(broker: Any, keys: Path) -> None:
     broker.topics[TOPIC] = [broker.segment(7, [encode_one(OutgoingMessage(b"x"), "p", 0, TIME_MS)])]
     with pytest.raises(
-        ConfigurationError, match=r"crypto_key_dir=.*/nowhere' is no directory on every executor"
+        ConfigurationError, match=r"crypto_key_dir=.*/nowhere' is not a directory on every executor"
     ):
         read(broker, crypto_key_dir=str(keys / "nowhere"))

@@ -21,6 +21,7 @@ import pulsar
 import pytest
 
 from quire.testing.zookeeper_server import free_port
+from tests.conftest import FAST_JVM
 from tests.spark_source.conftest import Server
 
 pytestmark = pytest.mark.spark
@@ -136,7 +137,10 @@ def test_an_executor_is_killed_and_a_task_that_halts_runs_twice(
 
 
 def submit(master: str) -> list[str]:
-    return [str(BIN / "spark-submit"), "--master", master, "--executor-memory", "512m"]
+    return [
+        str(BIN / "spark-submit"), "--master", master, "--executor-memory", "512m",
+        "--conf", f"spark.executor.extraJavaOptions={FAST_JVM}", "--conf", "spark.ui.enabled=false",
+    ]  # fmt: skip
 
 
 @contextmanager

@@ -25,7 +25,9 @@ from quire.spark_source.broker import Broker
 from quire.spark_source.options import parse
 from quire.spark_source.source import QuireDataSource, QuireReader
 from quire.spark_source.task import QuirePartition
+from quire.wire import block
 from quire.wire.message import OutgoingMessage, encode_one
+from quire.wire.publish_time import PublishTimes
 
 TIME_MS = 1_700_000_000_000
 TOPIC = "persistent://public/default/t"
@@ -102,15 +104,83 @@ def test_half_open_ranges(moving: Any, start: str, end: str, expected: range) ->
     assert numbers(reader(moving, start=start, end=end)) == list(expected)
 
 
-def test_segments_that_cannot_match_a_time_are_not_planned(broker: Any) -> None:
-    hours = 3_600_000
+DAY = 24 * 3_600_000
+
+
+def planned(broker: Any, start: int, end: int) -> list[int]:
+    tasks = reader(broker, start=str(start), end=str(end)).partitions()
+    return [piece.origin.ledger_id for task in tasks for piece in task.value]
+
+
+def test_publish_times_decide_where_they_are_known(broker: Any) -> None:
+    some = [broker.segment(number, entries(10 * number, 10), clock_ms=TIME_MS + DAY) for number in range(4)]
+    for number, one in enumerate(some):
+        one.times = {"publish_min_ms": TIME_MS + 10 * number, "publish_max_ms": TIME_MS + 10 * number + 9}
+    some[2].times["publish_max_ms"] = TIME_MS + 100
+    broker.has_ranges = False
+    broker.topics[TOPIC] = some
+    assert planned(broker, TIME_MS + 9, TIME_MS + 21) == [0, 1, 2]
+    assert planned(broker, TIME_MS + 20, TIME_MS + 30) == [2]
+    assert planned(broker, TIME_MS + 30, TIME_MS + 40) == [2, 3]
+    assert planned(broker, TIME_MS + 101, TIME_MS + 200) == []
+    assert not any("messageid" in path for path in broker.requests)
+
+
+def test_segments_that_are_not_archived_are_read_within_the_range(broker: Any) -> None:
     broker.topics[TOPIC] = [
-        broker.segment(1, entries(0, 5), clock_ms=TIME_MS - 5 * hours),
-        broker.segment(2, entries(5, 5), clock_ms=TIME_MS),
-        broker.segment(3, entries(10, 5), clock_ms=TIME_MS + 5 * hours, state="active"),
+        broker.segment(3, entries(0, 1000)),
+        broker.segment(5, entries(1000, 1000)),
+        broker.segment(9, entries(2000, 500), state="active"),
     ]
-    plan = reader(broker, start=str(TIME_MS), end=str(TIME_MS + 100)).partitions()
-    assert [piece.origin.ledger_id for task in plan for piece in task.value] == [2]
+    rows = reader(broker, start=str(TIME_MS + 1700), end=str(TIME_MS + 2100))
+    plan = rows.partitions()
+    read = [(one.origin.ledger_id, one.first_entry, one.end_entry) for task in plan for one in task.value]
+    assert read == [(5, 700, 1000), (9, 0, 100)]
+    assert numbers(rows, plan) == list(range(1700, 2100))
+    assert numbers(reader(broker, start=str(TIME_MS + 9000))) == []
+    assert numbers(reader(broker, end=str(TIME_MS))) == []
+    broker.has_ranges = False
+    assert numbers(reader(broker, start=str(TIME_MS + 1700), end=str(TIME_MS + 2100))) == list(
+        range(1700, 2100)
+    )
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(None, TIME_MS + 5), (TIME_MS + 5, None), (TIME_MS + 3, TIME_MS + 8), (TIME_MS + 500, None), (None, 1)],
+)
+def test_a_time_range_has_the_same_rows_before_and_after_archiving(
+    broker: Any, archivist: Any, has_ranges: bool, start: int | None, end: int | None
+) -> None:
+    """Whatever the clocks of producers and brokers say, and of entries that cannot be decoded as well."""
+    broker.has_ranges = has_ranges
+    good = entries(400, 1)[0]
+    bad = [entries(4, 1)[0][:-1] + b"!", good[:-1] + b"!", good[:6] + b"\0\0\0\0"]
+    clocks = [TIME_MS - 30 * DAY, TIME_MS, TIME_MS + 30 * DAY]
+    segments = [
+        broker.segment(number, [*entries(4 * number, 4), entry], clock_ms=clock_ms)
+        for number, (clock_ms, entry) in enumerate(zip(clocks, bad, strict=True))
+    ]
+    broker.topics[TOPIC] = segments
+    times = {name: str(at) for name, at in (("start", start), ("end", end)) if at is not None} | {
+        "on_undecodable": "raw",
+        "columns": "entry,ledger,undecoded",
+    }
+
+    def rows() -> list[dict[str, Any]]:
+        made = reader(broker, **times)
+        return [row for task in made.partitions() for batch in made.read(task) for row in batch.to_pylist()]
+
+    before = rows()
+    assert any(row["undecoded"] and row["ledger"] == 2 for row in before), "it may have any time"
+    for one in segments:
+        archivist.archive(one)
+        known = PublishTimes()
+        for content in one.blocks:
+            known.add(content, block.read_header(content))
+        one.times = {"publish_min_ms": known.min_ms, "publish_max_ms": known.max_ms}
+    assert rows() == before
 
 
 def test_a_segment_archived_after_the_plan(moving: Any, archivist: Any) -> None:
@@ -120,16 +190,20 @@ def test_a_segment_archived_after_the_plan(moving: Any, archivist: Any) -> None:
     assert numbers(rows, plan) == list(range(2500))
 
 
-def test_an_archive_out_of_reach_is_read_through_the_broker(moving: Any, archivist: Any) -> None:
+def test_an_archive_out_of_reach_is_read_through_the_broker(
+    moving: Any, archivist: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     segment = moving.topics[TOPIC][0]
     segment.on_broker = True
     archivist.store.delete(segment.archive["name"])
+    monkeypatch.setattr(fetch, "_warned", set())
     assert numbers(reader(moving)) == list(range(2500))
+    assert caplog.text.count("is archived, but was read through the broker") == 1
 
 
 def test_a_wrong_archive_option_is_not_passed_over(moving: Any) -> None:
     moving.topics[TOPIC][0].on_broker = True
-    with pytest.raises(ConfigurationError, match="is no object store's URL"):
+    with pytest.raises(ConfigurationError, match="is not an object store's URL"):
         numbers(reader(moving, archive="ftp://elsewhere"))
 
 
@@ -153,7 +227,7 @@ def test_a_trimmed_segment_is_an_error_that_says_so(moving: Any) -> None:
     plan = one_by_one(rows)
     moving.topics[TOPIC] = moving.topics[TOPIC][2:]
     with pytest.raises(
-        NotFound, match=r"ledger 5 of persistent://public/default/t .* trimmed after the query"
+        NotFound, match=r"ledger 5 of persistent://public/default/t: .*trimmed after the query"
     ):
         numbers(rows, plan[-2:])
 
@@ -165,17 +239,17 @@ def test_a_trimmed_segment_is_left_out_where_losses_are_reported(
     plan = rows.partitions()
     del moving.topics[TOPIC][1]
     assert numbers(rows, plan) == [*range(1000), *range(2000, 2500)]
-    assert "ledger 5 of persistent://public/default/t cannot be read" in caplog.text
+    assert "cannot read entries 0 to 999 of ledger 5 of persistent://public/default/t: " in caplog.text
 
 
 def test_a_start_that_was_trimmed(moving: Any, caplog: pytest.LogCaptureFixture) -> None:
     del moving.topics[TOPIC][0]
     with pytest.raises(
-        NotFound, match=f"{TOPIC} begins with message 1000 in ledger 5, and what was at 3:7 was"
+        NotFound, match=f"{TOPIC} begins with message 1000 in ledger 5; messages from 3:7 on were trimmed"
     ):
         numbers(reader(moving, start="3:7"))
     assert numbers(reader(moving, start="3:7", on_data_loss="report")) == list(range(1000, 2500))
-    assert "what was at 3:7 was trimmed" in caplog.text
+    assert "messages from 3:7 on were trimmed" in caplog.text
     assert numbers(reader(moving, start="5:7")) == list(range(1007, 2500))
     assert numbers(reader(moving)) == numbers(reader(moving, start=str(TIME_MS))) == list(range(1000, 2500))
 
@@ -187,7 +261,7 @@ def test_a_query_begins_where_a_subscription_stands(moving: Any) -> None:
     assert numbers(reader(moving, starting_subscription="done")) == list(range(1000, 2500))
     del moving.topics[TOPIC][0]  # it had all of it
     assert numbers(reader(moving, starting_subscription="done")) == list(range(1000, 2500))
-    with pytest.raises(NotFound, match="no durable subscription nobody to start at"):
+    with pytest.raises(NotFound, match="no durable subscription nobody, which starting_subscription"):
         numbers(reader(moving, starting_subscription="nobody"))
 
 
@@ -221,9 +295,9 @@ def test_damage_in_the_archive_is_passed_over_while_the_broker_has_the_bytes(
         (0, ""),
         (
             1,
-            "segment 3 ends with entry 999 and message 999, but segment 9, which .* begins with message 2000",
+            "segment 3 ends with entry 999 and message 999, but the next segment 9 begins with message 2000",
         ),
-        (2, "segment 9 with the last confirmed entry 499 is not among the segments"),
+        (2, "the last confirmed entry 499 is in segment 9, which is missing"),
     ],
 )
 def test_a_plan_that_is_not_whole_is_asked_for_again_and_then_refused(
@@ -234,7 +308,9 @@ def test_a_plan_that_is_not_whole_is_asked_for_again_and_then_refused(
     if sentence:
         assert numbers(reader(moving)) == list(range(2500))
         moving.lacking = [lacks] * plan_module.ATTEMPTS
-        with pytest.raises(CorruptionError, match=f"plan of {TOPIC} is not whole.* too little: {sentence}"):
+        with pytest.raises(
+            CorruptionError, match=f"plan of {TOPIC} is incomplete.* would miss messages: {sentence}"
+        ):
             reader(moving).partitions()
     else:  # what was trimmed at the front is no gap
         assert numbers(reader(moving)) == list(range(1000, 2500))
@@ -244,9 +320,7 @@ def test_a_task_says_so_when_it_cannot_reach_the_end_of_its_slice(moving: Any, a
     rows = reader(moving, slice_bytes="100MiB")
     archived, sealed, active = (piece for task in rows.partitions() for piece in task.value)
     longer = replace(archived, end_entry=1001)
-    with pytest.raises(
-        CorruptionError, match="cannot be read from entry 1000 to 1000: there is nothing after"
-    ):
+    with pytest.raises(CorruptionError, match=r"cannot read entries 1000 to 1000 of .*: no block follows"):
         list(rows.read(QuirePartition((longer,))))
     for piece in (sealed, active):
         beyond = replace(piece, end_entry=piece.end_entry + 1)
@@ -263,7 +337,7 @@ def test_blocks_that_do_not_follow_one_another_are_refused(moving: Any) -> None:
     with pytest.raises(CorruptionError, match="entry 200 after entry 149"):
         list(rows.read(sealed))
     segment.blocks = blocks[1:]
-    with pytest.raises(CorruptionError, match="entry 50 came where entry 0 was asked for"):
+    with pytest.raises(CorruptionError, match="received entry 50 instead of entry 0"):
         list(rows.read(sealed))
 
 
@@ -285,7 +359,7 @@ def test_a_broker_that_repeats_a_block_is_refused(moving: Any, monkeypatch: pyte
     [sealed] = one_by_one(reader(moving))[-2].value
     answers = iter(moving.topics[TOPIC][1].blocks[i] for i in (0, 1, 1))
     monkeypatch.setattr(Broker, "blocks", lambda *_: next(answers))
-    with pytest.raises(CorruptionError, match="entry 50 came where entry 100 was asked for"):
+    with pytest.raises(CorruptionError, match="received entry 50 instead of entry 100"):
         list(fetch.from_broker(sealed, Broker(moving.url), 0))
 
 

@@ -3,83 +3,36 @@
 from __future__ import annotations
 
 import json
-import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.runtime import rest
-from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, Unavailable
+from quire.spark_source.broker import Broker
 from quire.spark_source.options import for_batch, for_stream
+from quire.spark_source.positions import Bound, Position
 from quire.spark_source.stream import partitions as partitions_module
 from quire.spark_source.stream.reader import QuireStreamReader
-from quire.wire.message import OutgoingMessage, encode_batch, encode_one
-from tests.spark_source.micro_batches import Killed, Query
+from quire.wire.message import OutgoingMessage, encode_one
+from tests.spark_source.made_up_topics import (
+    TIME_MS,
+    TOPIC,
+    Topic,
+    either_order,
+    look_for_partitions_each_time,
+    number,
+    query,
+    topic,
+)
+from tests.spark_source.micro_batches import Killed
+
+__all__ = ["look_for_partitions_each_time", "topic"]
 
 ReadAllAvailable = pytest.importorskip(
     "pyspark.sql.streaming.datasource", reason="PySpark before 4.2 has no limits of streams"
 ).ReadAllAvailable
-
-TIME_MS = 1_700_000_000_000
-PREFIX = "persistent://public/default/"
-TOPIC = f"{PREFIX}t"
-
-
-def entries(first: int, count: int) -> list[bytes]:
-    return [encode_one(OutgoingMessage(b"%d" % i), "p", i, TIME_MS + i) for i in range(first, first + count)]
-
-
-def batch(first: int, count: int) -> bytes:
-    return encode_batch(
-        [OutgoingMessage(b"%d" % i) for i in range(first, first + count)], "p", first, TIME_MS
-    )
-
-
-class Topic:
-    """A made-up partition that grows, rolls and is trimmed, its messages numbered by their index."""
-
-    def __init__(self, broker: Any, name: str = TOPIC, ledger_id: int = 1) -> None:
-        self.broker, self.name, self.next, self.ledger_id = broker, name, 0, ledger_id
-        broker.topics[name] = []
-
-    def segment(self, count: int, *, per_entry: int = 1) -> None:
-        self.broker.next_index = self.next
-        content, counts = entries(self.next, count), [1] * count
-        if per_entry > 1:
-            content = [batch(self.next + i, per_entry) for i in range(0, count, per_entry)]
-            counts = [per_entry] * len(content)
-        self.broker.topics[self.name].append(self.broker.segment(self.ledger_id, content, counts))
-        self.next += count
-        self.ledger_id += 2
-
-    def trim(self, count: int = 1) -> None:
-        del self.broker.topics[self.name][:count]
-
-
-@pytest.fixture
-def topic(broker: Any) -> Topic:
-    made = Topic(broker)
-    made.segment(100)
-    made.segment(100)
-    return made
-
-
-def number(row: dict[str, Any]) -> int:
-    return int(row["value"])
-
-
-def query(broker: Any, *, asks_end_first: bool = False, **options: str) -> Query:
-    given = {"service_url": broker.url, "columns": "topic,value"}
-    named = {} if "topics_pattern" in options else {"topic": "t"}
-    return Query(given | named | options, asks_end_first=asks_end_first)
-
-
-either_order = pytest.mark.parametrize("asks_end_first", [False, True], ids=["PySpark 4.2", "PySpark 4.1"])
-
-
-@pytest.fixture(autouse=True)
-def look_for_partitions_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions_module, "DISCOVERY_S", 0.0)
 
 
 # -- where it begins -------------------------------------------------------------------------------------
@@ -122,6 +75,15 @@ def test_a_start_within_a_batch(broker: Any) -> None:
     assert stream.rows() == list(range(34, 100))
 
 
+def test_a_start_behind_a_batch_is_at_the_next_entry(broker: Any) -> None:
+    topic = Topic(broker)
+    topic.segment(100, per_entry=10)
+    stream = query(broker, start="1:3:25")
+    assert QuireStreamReader(for_stream(stream.options)).initialOffset()[TOPIC]["index"] == 40
+    stream.run(number)
+    assert stream.rows() == list(range(40, 100))
+
+
 def test_a_start_at_a_subscription(broker: Any, topic: Topic) -> None:
     broker.cursors[TOPIC, "theirs"] = {"next": (3, 7), "properties": {}}
     stream = query(broker, starting_subscription="theirs", stream_name="mine")
@@ -158,6 +120,36 @@ def test_whatever_moved_the_cursor_a_stream_begins_where_it_began(broker: Any, t
     stream.steps_left = 1 << 60
     stream.run(number)
     assert stream.rows() == list(range(100, 200))
+
+
+@pytest.mark.parametrize("start", ["latest", "1:7"])
+def test_of_two_drivers_that_begin_a_stream_at_once_the_second_begins_where_the_first_did(
+    broker: Any, topic: Topic, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """The first one makes its cursor after the second has looked for one, and has resolved its own start."""
+    given = for_stream({"service_url": broker.url, "topic": "t", "stream_name": "s", "start": start})
+    first = given if start == "latest" else replace(given, start=Bound(position=Position(3, 4)))
+    subscribe, begun = Broker.subscribe, []
+
+    def overtaken(self: Broker, *arguments: Any) -> None:
+        if not begun:
+            begun.append(None)
+            begun[0] = QuireStreamReader(first).initialOffset()
+            topic.segment(10)
+        subscribe(self, *arguments)
+
+    monkeypatch.setattr(Broker, "subscribe", overtaken)
+    second = QuireStreamReader(given).initialOffset()
+    assert second == begun[0] and second[TOPIC]["index"] == (200 if start == "latest" else 104)
+    assert QuireStreamReader(given).initialOffset() == second
+
+
+def test_a_cursor_that_is_deleted_while_the_stream_begins_is_an_error(
+    broker: Any, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Broker, "subscribe", lambda *_: None)
+    with pytest.raises(NotFound, match=r"the cursor s of .* was deleted while the stream began"):
+        query(broker, start="latest", stream_name="s").run(number)
 
 
 def test_a_subscription_of_somebody_else_is_no_cursor(broker: Any, topic: Topic) -> None:
@@ -229,6 +221,16 @@ def test_rows_per_trigger_are_cut_within_batches(broker: Any) -> None:
     assert [len(rows) for rows in stream.sink.values()] == [30] * 6 + [20]
 
 
+def test_a_broker_that_finds_an_index_in_the_wrong_entry_is_not_believed(
+    broker: Any, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Broker, "position_of_index", lambda *_: (3, 40))
+    with pytest.raises(
+        CorruptionError, match=r"returned entry 3:40 for message 30 of .*, but it has messages 140 to 140"
+    ):
+        query(broker, max_rows_per_trigger="30").run(number)
+
+
 def test_bytes_per_trigger(broker: Any, topic: Topic) -> None:
     size = sum(len(one) for segment in broker.topics[TOPIC] for one in segment.blocks)
     stream = query(broker, max_bytes_per_trigger=str(size // 4))
@@ -291,7 +293,7 @@ def test_a_commit_that_fails_does_not_end_the_query(
     monkeypatch.setattr(rest, "PAUSE_S", 0)
     broker.failures = [503] * 4
     reader.commit(end)
-    assert "the cursor s of" in caplog.text and broker.cursors[TOPIC, "s"]["next"] == (1, 0)
+    assert "cursor s of" in caplog.text and broker.cursors[TOPIC, "s"]["next"] == (1, 0)
     reader.commit(end)
     assert broker.cursors[TOPIC, "s"]["next"] == (3, 100)
 
@@ -302,7 +304,7 @@ def test_a_cursor_is_not_made_on_a_topic_that_is_gone(broker: Any, topic: Topic)
     del broker.topics[TOPIC]
     broker.cursors.clear()
     reader.commit(end)
-    assert not broker.cursors
+    assert not broker.cursors and TOPIC not in broker.topics
 
 
 def test_a_broker_that_is_away_is_waited_for(
@@ -317,132 +319,6 @@ def test_a_broker_that_is_away_is_waited_for(
     broker.failures = [503] * 20
     with pytest.raises(Unavailable, match="not now"):
         reader.latestOffset()
-
-
-# -- partitions and topics that come, and what is lost ---------------------------------------------------
-
-
-def test_partitions_that_are_added_are_read_from_their_beginning(broker: Any) -> None:
-    broker.topics[TOPIC] = 2
-    parts = [Topic(broker, f"{TOPIC}-partition-{i}", 100 * i) for i in range(2)]
-    for part in parts:
-        part.segment(10)
-    stream = query(broker, start="latest", stream_name="s")
-    stream.run(number)
-    broker.topics[TOPIC] = 3
-    parts.append(Topic(broker, f"{TOPIC}-partition-2", 200))
-    # The broker makes the subscriptions of the old partitions on the new one, with their properties.
-    copied = broker.cursors[f"{TOPIC}-partition-0", "s"]["properties"]
-    broker.cursors[f"{TOPIC}-partition-2", "s"] = {"next": (-1, -1), "properties": copied}
-    for part in parts:
-        part.segment(10)
-    stream.run(number)
-    assert sorted(stream.rows()) == sorted([*range(10), *range(10, 20), *range(10, 20)])
-
-
-def test_topics_that_appear_under_a_pattern(broker: Any) -> None:
-    Topic(broker, f"{PREFIX}orders-a").segment(10)
-    Topic(broker, f"{PREFIX}other").segment(10)
-    stream = query(broker, topics_pattern="orders-.*", start="latest", stream_name="s")
-    stream.run(number)
-    late = Topic(broker, f"{PREFIX}orders-b", 50)
-    late.segment(10)
-    stream.steps_left = 6  # a micro-batch is planned, and not done
-    with pytest.raises(Killed):
-        stream.run(number)
-    assert stream.ends and not stream.done
-    stream.steps_left = 1 << 60
-    stream.run(number)
-    assert stream.rows() == list(range(10))
-    assert broker.cursors[late.name, "s"]["next"] == (50, 10)
-
-
-def test_a_pattern_without_topics(broker: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"no topic matches .* start=earliest"):
-        query(broker, topics_pattern="x.*", start="latest", stream_name="s").run(number)
-    stream = query(broker, topics_pattern="x.*")
-    stream.run(number)
-    Topic(broker, f"{PREFIX}x1").segment(10)
-    stream.run(number)
-    assert stream.rows() == list(range(10))
-
-
-def test_a_topic_that_is_not_there_is_a_sentence(broker: Any) -> None:
-    with pytest.raises(NotFound, match="no topic persistent://public/default/t"):
-        query(broker).run(number)
-
-
-def test_a_trimmed_start(broker: Any, topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
-    stream = query(broker, max_rows_per_trigger="50")
-    stream.steps_left = 10
-    with pytest.raises(Killed):
-        stream.run(number)
-    assert stream.rows() == list(range(50))
-    topic.trim()
-    topic.segment(10)
-    stream.steps_left = 1 << 60
-    with pytest.raises(NotFound, match=f"messages 50 to 99 of {TOPIC} were trimmed unread; option on_data"):
-        stream.run(number)
-    stream.options["on_data_loss"] = "report"
-    with caplog.at_level(logging.WARNING):
-        stream.run(number)
-    assert stream.rows() == [*range(50), *range(100, 210)]
-    assert f"messages 50 to 99 of {TOPIC} were trimmed unread" in caplog.text
-
-
-def test_a_micro_batch_that_is_trimmed_whole_before_it_is_done_again(broker: Any, topic: Topic) -> None:
-    stream = query(broker, max_rows_per_trigger="50", on_data_loss="report")
-    stream.steps_left = 6
-    with pytest.raises(Killed):
-        stream.run(number)
-    assert len(stream.ends) == 1 and not stream.done
-    topic.trim()
-    stream.steps_left = 1 << 60
-    stream.run(number)
-    assert stream.rows() == list(range(100, 200))
-
-
-def test_a_segment_trimmed_after_the_plan(broker: Any, topic: Topic) -> None:
-    for loss, rows in (("fail", None), ("report", list(range(100, 200)))):
-        given = {"service_url": broker.url, "topic": "t", "on_data_loss": loss}
-        reader = QuireStreamReader(for_stream(given))
-        start = reader.initialOffset()
-        plan = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
-        saved = broker.topics[TOPIC]
-        broker.topics[TOPIC] = saved[1:]
-        if rows is None:
-            with pytest.raises(NotFound, match="trimmed after the query was planned"):
-                [list(reader.read(part)) for part in plan]
-        else:
-            found = [row for part in plan for one in reader.read(part) for row in one.to_pylist()]
-            assert [number(row) for row in found] == rows
-        broker.topics[TOPIC] = saved
-
-
-def test_a_checkpoint_of_another_topic(broker: Any, topic: Topic) -> None:
-    stream = query(broker)
-    stream.run(number)
-    again = Topic(broker, ledger_id=71)
-    again.segment(50)
-    with pytest.raises(ConfigurationError, match="made anew, or the checkpoint is of another topic"):
-        stream.run(number)
-    again.segment(500)
-    with pytest.raises(ConfigurationError, match="made anew, or the checkpoint is of another topic"):
-        stream.run(number)
-
-
-@either_order
-def test_a_topic_that_goes(broker: Any, asks_end_first: bool) -> None:
-    for name, ledger in (("a", 1), ("b", 20)):
-        Topic(broker, PREFIX + name, ledger).segment(10)
-    stream = query(broker, topics_pattern="[ab]", asks_end_first=asks_end_first)
-    stream.run(number)
-    del broker.topics[PREFIX + "a"]
-    with pytest.raises(NotFound, match="topic persistent://public/default/a is gone"):
-        stream.run(number)
-    stream.options["on_data_loss"] = "report"
-    stream.run(number)
-    assert sorted(stream.rows()) == sorted([*range(10), *range(10)])
 
 
 # -- options ---------------------------------------------------------------------------------------------

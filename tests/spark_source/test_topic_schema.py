@@ -175,7 +175,7 @@ def test_unions(broker: Any, kind: str) -> None:
     assert found[0] is None
     for number, value in enumerate(found[1:]):
         assert value == {f"member{i}": said[i + 1] if i == number else None for i in range(4)}
-    assert column_type(definition, is_json=False).spark == (
+    assert column_type(json.dumps(definition), is_json=False).spark == (
         "struct<x:struct<member0:int,member1:string,member2:array<bigint>,member3:struct<name:string>>>"
     )
 
@@ -224,13 +224,16 @@ def test_unions_that_grow_and_unions_that_are_one_number(broker: Any) -> None:
         "y": {"member0": dog, "member1": None},
         "z": 2.0,
     }
-    assert column_type(old, is_json=False).spark == "struct<x:int,y:struct<name:string,age:int>,z:bigint>"
+    assert (
+        column_type(json.dumps(old), is_json=False).spark
+        == "struct<x:int,y:struct<name:string,age:int>,z:bigint>"
+    )
 
 
 def test_a_value_of_no_type_of_its_union(broker: Any) -> None:
     definition = record("R", x=["int", "boolean"])
     publish(broker, "JSON", [definition], [entry(b'{"x": "no"}', 0)])
-    with pytest.raises(BadValue, match="x: 'no' is of no type of its union"):
+    with pytest.raises(BadValue, match="x: no type of the union accepts 'no'"):
         values(broker)
 
 
@@ -251,7 +254,7 @@ def test_a_record_within_itself_is_json(broker: Any, kind: str) -> None:
     assert value["x"] == 1 and value["price"] is None
     assert json.loads(value["next"]) == shown["next"]
     assert [json.loads(one) for one in value["all"]] == [shown["all"][0]]
-    assert column_type(definition, is_json=kind == "JSON").spark == (
+    assert column_type(json.dumps(definition), is_json=kind == "JSON").spark == (
         "struct<x:int,next:string,all:array<string>,price:decimal(4,2)>"
     )
 

@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source.avro_types import column_type
+from quire.spark_source.avro_types import column_type, written_with
 from quire.spark_source.broker import Broker
 from quire.spark_source.options import for_batch
 from quire.spark_source.source import QuireDataSource, QuireReader
@@ -119,7 +119,7 @@ def test_every_type_from_json(broker: Any) -> None:
 
 
 def test_sparks_words_for_every_type() -> None:
-    made = column_type(EVERYTHING, is_json=False)
+    made = column_type(json.dumps(EVERYTHING), is_json=False)
     assert made.spark == (
         "struct<truth:boolean,small:int,large:bigint,half:float,full:double,text:string,raw:binary,maybe:string,"
         "list:array<int>,map:map<string,bigint>,color:string,inner:struct<x:int>,again:struct<x:int>,day:date,"
@@ -171,11 +171,11 @@ def test_avro_that_does_not_fit(broker: Any, bad: bytes) -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ({"x": "3"}, "x: '3' is no int"),
-        ({"x": 1 << 31}, "x: 2147483648 is no int"),
-        ({"x": True}, "x: True is no int"),
-        ({}, "None is no int"),
-        ([], "[] is no object"),
+        ({"x": "3"}, "x: '3' is not of type int"),
+        ({"x": 1 << 31}, "x: 2147483648 is not of type int"),
+        ({"x": True}, "x: True is not of type int"),
+        ({}, "None is not of type int"),
+        ([], "[] is not an object"),
         ({"x": 1, "t": "\ud800"}, "t: 'utf-8' codec can't encode"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_version_that_is_gone(broker: Any) -> None:
     )
     rows = read(broker, on_bad_value="null", columns="value,value_error")
     assert [row["value_error"] for row in rows] == [
-        "it was written by version 5 of the schema, which the topic has no more"
+        "it was written by version 5 of the schema, which the topic no longer has"
     ] * 2
     assert sum("/schema/5" in path for path in broker.requests) == 1
 
@@ -214,6 +214,20 @@ def test_a_version_that_is_gone(broker: Any) -> None:
     [
         ("AVRO", record("R", x=["null"]), {}, "field value.x of the schema is always null"),
         ("AVRO", record("R", x="Other"), {}, "field value.x of the schema is a Other, which is not defined"),
+        ("AVRO", record("R", x="null"), {}, "field value.x of the schema is always null"),
+        ("AVRO", record("R"), {}, "field value of the schema is a record without fields"),
+        (
+            "AVRO",
+            {"type": "record"},
+            {},
+            "the schema of value is not an Avro definition: it is of type record and",
+        ),
+        (
+            "JSON",
+            {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int", "default": "one"}]},
+            {},
+            "field value.x of the schema has a default of another type: 'one' is not of type int; use",
+        ),
         ("PROTOBUF", "", {}, "the values of topic .* is PROTOBUF, and only AVRO, JSON, BYTES, STRING"),
         ("AVRO", record("R", x="int"), {"value_schema": "3"}, "has no such schema; with value_schema=none"),
         ("AVRO", record("R", x="int"), {"value_schema": "newest"}, "is not auto, none or the number"),
@@ -235,6 +249,46 @@ def test_refusals(broker: Any, kind: str, definition: Any, options: dict[str, st
         QuireDataSource({key: value for key, value in given.items() if value}).schema()
 
 
+@pytest.mark.parametrize(
+    ("definition", "spark"),
+    [
+        # A name means the type of its own namespace.
+        (record("R", a=record("a.X", x="int"), b=record("b.X", y="string"), c="a.X", d=["null", "b.X"]),
+         "struct<a:struct<x:int>,b:struct<y:string>,c:struct<x:int>,d:struct<y:string>>"),
+        ({**record("R", a={"type": "fixed", "name": "F", "size": 2}, b="com.F", c="F"), "namespace": "com"},
+         "struct<a:binary,b:binary,c:binary>"),
+        (record("R", a={**record("E", x="int"), "type": "error"}), "struct<a:struct<x:int>>"),
+        (record("R", a={"type": {"type": "string"}}, b=[{"type": "null"}, "int"], c=[{"type": "int"}, "long"]),
+         "struct<a:string,b:int,c:bigint>"),
+        # Logical types that do not fit their type are ignored.
+        (record("R", a={"type": "string", "logicalType": "date"}, b={"type": "long", "logicalType": 7}),
+         "struct<a:string,b:bigint>"),
+        (record("R", a={"type": "bytes", "logicalType": "decimal"},
+                b={"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3},
+                c={"type": "fixed", "name": "F", "size": 1, "logicalType": "decimal", "precision": 3}),
+         "struct<a:binary,b:binary,c:binary>"),
+        # References back to a record that is being defined are JSON, later ones are the record.
+        (record("R", s=["null", record("S", r=["null", "R"], s=["null", "S"])], t="S"),
+         "struct<s:struct<r:string,s:string>,t:struct<r:string,s:string>>"),
+        (record("R", a={"type": "map", "values": {"type": "array", "items": ["null", "float", "double"]}}),
+         "struct<a:map<string,array<double>>>"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_json", [False, True])
+def test_odd_definitions(definition: Any, spark: str, is_json: bool) -> None:
+    text = json.dumps(definition)
+    assert column_type(text, is_json=is_json).spark == spark
+    fastavro.parse_schema(written_with(text))
+
+
+def test_an_enum_reads_unknown_symbols_by_its_default_if_that_is_a_symbol() -> None:
+    color = {"type": "enum", "name": "a.Color", "symbols": ["RED", "BLUE"]}
+    assert column_type(json.dumps({**color, "default": "BLUE"}), is_json=True).convert("GREEN") == "BLUE"
+    for other in ({}, {"default": "GREY"}):
+        with pytest.raises(ValueError, match=r"'GREEN' is not a symbol of a\.Color"):
+            column_type(json.dumps({**color, **other}), is_json=True).convert("GREEN")
+
+
 def test_a_schema_that_changes_before_the_query_begins(broker: Any) -> None:
     from pyspark.sql.types import IntegerType, StructType
 
@@ -246,5 +300,5 @@ def test_a_schema_that_changes_before_the_query_begins(broker: Any) -> None:
     asked = StructType().add("value", StructType().add("x", IntegerType()))
     source.reader(asked)
     broker.schemas[TOPIC].append(("AVRO", json.dumps(record("R", x="int", y="int"))))
-    with pytest.raises(ConfigurationError, match="not the one any more"):
+    with pytest.raises(ConfigurationError, match="has changed since"):
         source.reader(asked)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from quire.metadata.records import SegmentRecord
+from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.objects.store import ObjectInfo, ObjectStore
+from quire.tiering.archive import Archive, SegmentReader
 from quire.tiering.segment_label import SUFFIX
 from quire.wire import block
 from quire.wire.block import Buffer
@@ -55,6 +56,13 @@ def record_of(blocks: Sequence[Buffer]) -> SegmentRecord:
         first_clock_ms=first.clock_ms,
         last_clock_ms=last.clock_ms,
     )
+
+
+async def offload(archive: Archive, segment: SegmentRecord, reader: SegmentReader) -> ArchivePointer:
+    """Upload a segment; returns the pointer to its object."""
+    pointer = (await archive.offload(TOPIC, segment, reader)).archive
+    assert pointer is not None
+    return pointer
 
 
 async def but_labels(store: ObjectStore) -> list[ObjectInfo]:

@@ -9,6 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from quire.identity.marker import NAME, encode_marker
+from quire.identity.place import Place
+from quire.identity.stores import StoreRole
+from quire.metadata import paths
+from quire.metadata.cluster import begin_cluster
 from quire.metadata.records import ArchivePointer
 from quire.objects.filesystem import FilesystemStore
 from quire.runtime.clock import ManualClock
@@ -19,14 +24,18 @@ from quire.runtime.errors import (
     NotFound,
     OutcomeUnknown,
     Unavailable,
+    WrongCluster,
 )
+from quire.testing.metadata import MemoryStore
 from quire.testing.objects import MemoryObjectStore
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 from quire.tiering.read_back import ArchiveCache
 from quire.tiering.segment_object import SegmentError
 from quire.wire import block
 from quire.wire.block import Buffer
 
+from . import segments
 from .segments import CLOCK_MS, TOPIC, Source, but_labels, make_blocks, record_of
 
 
@@ -37,13 +46,13 @@ def store() -> MemoryObjectStore:
 
 @pytest.fixture
 async def archive(store: MemoryObjectStore) -> AsyncIterator[Archive]:
-    opened = Archive(store, ManualClock())
+    opened = Archive(TrustedPlace(store), ManualClock())
     yield opened
     await opened.close()
 
 
 async def offload(archive: Archive, blocks: Sequence[Buffer]) -> ArchivePointer:
-    return await archive.offload(TOPIC, record_of(blocks), Source(blocks))
+    return await segments.offload(archive, record_of(blocks), Source(blocks))
 
 
 async def read_all(archive: Archive, pointer: ArchivePointer, bytes_max: int) -> list[bytes]:
@@ -69,7 +78,7 @@ async def test_what_went_in_comes_back(
 
 async def test_the_same_from_a_filesystem(tmp_path: Path) -> None:
     blocks = make_blocks(1500, 4000)
-    archive = Archive(FilesystemStore(tmp_path), ManualClock())
+    archive = Archive(TrustedPlace(FilesystemStore(tmp_path)), ManualClock())
     pointer = await offload(archive, blocks)
     assert pointer.bytes > 20 << 20
     assert await read_all(archive, pointer, 1 << 20) == [bytes(one) for one in blocks]
@@ -119,7 +128,7 @@ async def test_two_readers_share_one_fetch_and_one_may_go(archive: Archive, stor
 
 async def test_the_cache_is_bounded(store: MemoryObjectStore) -> None:
     cache = ArchiveCache(chunk_bytes_max=3 << 20)
-    archive = Archive(store, ManualClock(), cache=cache)
+    archive = Archive(TrustedPlace(store), ManualClock(), cache=cache)
     pointer = await offload(archive, make_blocks(1500, 2000))
     assert pointer.bytes > 12 << 20
     await read_all(archive, pointer, 1 << 20)
@@ -158,12 +167,12 @@ async def test_another_object_under_the_recorded_name_is_refused(
     mine = await offload(archive, make_blocks(5, 50, seed=1))
     other = await offload(archive, make_blocks(5, 50, seed=1, ledger_id=6))
     store.faults.objects[mine.name] = store.faults.objects[other.name]
-    with pytest.raises(SegmentError, match="recorded"):
+    with pytest.raises(SegmentError, match="differs from its record"):
         await archive.open(mine).read(0, 1)
-    with pytest.raises(SegmentError, match="recorded"):
+    with pytest.raises(SegmentError, match="differs from its record"):
         await archive.verify(mine)
     del store.faults.objects[mine.name]
-    fresh = Archive(store, ManualClock())
+    fresh = Archive(TrustedPlace(store), ManualClock())
     with pytest.raises(NotFound):
         await fresh.open(mine).read(0, 1)
     assert not await fresh.is_there(mine)
@@ -183,7 +192,7 @@ async def test_an_upload_that_timed_out_and_did_not_happen_is_tried_again(
 ) -> None:
     blocks = make_blocks(5, 50)
     store.faults.fail_next("finish", OutcomeUnknown("time-out"), happened=False)
-    with pytest.raises(Unavailable, match="not uploaded"):
+    with pytest.raises(Unavailable, match="cannot upload segment 5"):
         await offload(archive, blocks)
     assert await store.list() == []
     await archive.verify(await offload(archive, blocks))
@@ -249,20 +258,105 @@ async def test_a_segment_recorded_elsewhere_is_read_from_there(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
     blocks = make_blocks(5, 50)
-    before = Archive(FilesystemStore(tmp_path), ManualClock())
+    before = Archive(TrustedPlace(FilesystemStore(tmp_path)), ManualClock())
     pointer = await offload(before, blocks)
     await before.close()
-    now = Archive(store, ManualClock())
+    now = Archive(TrustedPlace(store), ManualClock())
     assert await read_all(now, pointer, 1 << 20) == [bytes(one) for one in blocks]
     with pytest.raises(ConfigurationError):
         now.open(msgspec.structs.replace(pointer, store="ftp://x"))
     await now.close()
 
 
+async def test_a_segment_is_found_where_its_whole_store_was_moved(tmp_path: Path) -> None:
+    metadata = MemoryStore()
+    cluster = (await begin_cluster(metadata, 1)).uuid
+    blocks = make_blocks(5, 50)
+    old = FilesystemStore(tmp_path / "old")
+    before = Archive(Place(metadata, old, cluster, StoreRole.ARCHIVE), ManualClock())
+    await before.place.enter()
+    pointers = [await offload(before, blocks) for _ in range(2)]
+    await before.close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    new = FilesystemStore(tmp_path / "new")
+    now = Archive(Place(metadata, new, cluster, StoreRole.ARCHIVE), ManualClock())
+    await now.place.enter()
+    for pointer in pointers:
+        assert await now.is_there(pointer)
+        await now.verify(pointer)
+        await now.prove_label(TOPIC, record_of(blocks).ledger_id, pointer)
+        assert await read_all(now, pointer, 1 << 20) == [bytes(one) for one in blocks]
+    await now.delete(pointers[:1])
+    left = [info.name for info in await new.list()]
+    assert left == [NAME, pointers[1].name, f"{pointers[1].name}.label"]
+    assert not (tmp_path / "old").exists()
+    await now.close()
+
+
+async def test_objects_of_a_former_store_are_deleted_where_that_proves_to_be_the_clusters(
+    tmp_path: Path,
+) -> None:
+    """The archive was moved to another store; the former one is from before stores were marked."""
+    metadata, former = MemoryStore(), FilesystemStore(tmp_path / "former")
+    cluster = (await begin_cluster(metadata, 1)).uuid
+    await former.prepare()
+    before = Archive(TrustedPlace(former), ManualClock())
+    pointers = [await offload(before, make_blocks(5, 50)) for _ in range(2)]
+    store = MemoryObjectStore()
+    now = Archive(Place(metadata, store, cluster, StoreRole.ARCHIVE), ManualClock())
+    await now.place.enter()
+    (tmp_path / "former").rename(tmp_path / "unmounted")
+    (tmp_path / "former").mkdir()
+    with pytest.raises(WrongCluster, match="is empty"):
+        await now.delete(pointers)
+    (tmp_path / "former").rmdir()
+    (tmp_path / "unmounted").rename(tmp_path / "former")
+    await now.delete(pointers[:1])
+    left = [info.name for info in await former.list()]
+    assert left == [NAME, pointers[1].name, f"{pointers[1].name}.label"]
+    (tmp_path / "former" / NAME).write_bytes(encode_marker("5f0e0b3c-8d0a-4a6e-9a55-0f5f7f1f7a11"))
+    with pytest.raises(WrongCluster, match="belongs to cluster 5f0e0b3c"):
+        await now.delete(pointers[1:])
+    assert len(await former.list()) == 3
+    await now.close()
+    await before.close()
+
+
+@pytest.mark.parametrize("wrong", ["metadata", "objects"])
+async def test_nothing_is_deleted_while_a_store_does_not_prove_to_be_the_clusters(
+    store: MemoryObjectStore, wrong: str
+) -> None:
+    metadata = MemoryStore()
+    cluster = (await begin_cluster(metadata, 1)).uuid
+    archive = Archive(Place(metadata, store, cluster, StoreRole.ARCHIVE), ManualClock())
+    await archive.place.enter()
+    pointer = await offload(archive, make_blocks(5, 50))
+    before = [info.name for info in await store.list()]
+    if wrong == "metadata":
+        await metadata.delete(paths.CLUSTER)
+    else:
+        await store.delete(NAME)
+        before.remove(NAME)
+    with pytest.raises(WrongCluster):
+        await archive.delete([pointer])
+    assert [info.name for info in await store.list()] == before
+    await archive.close()
+
+
+async def test_an_object_that_cannot_be_deleted_does_not_keep_the_others(
+    archive: Archive, store: MemoryObjectStore
+) -> None:
+    pointers = [await offload(archive, make_blocks(5, 50)) for _ in range(2)]
+    store.faults.fail_next("delete", Unavailable("no"))
+    with pytest.raises(Unavailable):
+        await archive.delete(pointers)
+    assert {info.name.removesuffix(".label") for info in await store.list()} == {pointers[0].name}
+
+
 async def test_deleting_is_done_twice(archive: Archive, store: MemoryObjectStore) -> None:
     pointer = await offload(archive, make_blocks(5, 50))
-    await archive.delete(pointer)
-    await archive.delete(pointer)
+    await archive.delete([pointer])
+    await archive.delete([pointer])
     assert await store.list() == []
 
 
@@ -272,12 +366,10 @@ async def test_a_segment_that_does_not_fit_is_not_begun(
     blocks = make_blocks(50, 4000)
     store = FilesystemStore(tmp_path)
     monkeypatch.setattr(store.blocking, "room_bytes", lambda: record_of(blocks).bytes - 1)
-    archive = Archive(store, ManualClock())
-    with pytest.raises(
-        DiskFull, match=r"has room for \d+ bytes, and segment 5 of .* free space on that disk"
-    ):
+    archive = Archive(TrustedPlace(store), ManualClock())
+    with pytest.raises(DiskFull, match=r"has \d+ bytes left, but segment 5 of .* free space on that disk"):
         await archive.offload(TOPIC, record_of(blocks), Source(blocks))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
-    await archive.verify(await archive.offload(TOPIC, record_of(blocks), Source(blocks)))
+    await archive.verify(await offload(archive, blocks))
     await archive.close()

@@ -9,11 +9,19 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.metadata.records import ArchivePointer, ClusterRecord, SegmentRecord
 from quire.metadata.segment_states import segment_state
 from quire.runtime.clock import ManualClock
-from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.runtime.errors import (
+    CorruptionError,
+    Fenced,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    WrongCluster,
+)
 from quire.testing.objects import MemoryObjectStore
+from quire.testing.place import CLUSTER, TrustedPlace
 from quire.tiering import segment_label
 from quire.tiering.archive import Archive, SegmentReader
 from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action
@@ -22,6 +30,7 @@ from quire.tiering.segment_label import label_of
 from .segments import TOPIC, Source, but_labels, make_blocks, record_of
 
 LAG_MS = 60_000
+GENERATION = 77
 DELAY_MS = 500
 POINTER = ArchivePointer(store="memory://", name="segments/x", bytes=1, crc=2, archived_ms=1000)
 SEALED = SegmentRecord(ledger_id=1, sealed_ms=1, last_entry=9)
@@ -38,6 +47,8 @@ RELEASED = replace(ARCHIVED, on_bookies=False)
         (SEALED, 1 + DELAY_MS, False, Action.UPLOAD, "sealed"),
         (ARCHIVED, 1000 + LAG_MS - 1, False, Action.NOTHING, "archived"),
         (ARCHIVED, 1000 + LAG_MS, False, Action.RELEASE, "archived"),
+        (replace(SEALED, sealed_ms=9_000_000), DELAY_MS, False, Action.UPLOAD, "sealed"),
+        (ARCHIVED, 999, False, Action.RELEASE, "archived"),
         (RELEASED, 1000, False, Action.DELETE, "released"),
         (RELEASED, 1000, True, Action.NOTHING, "released"),
     ],
@@ -66,6 +77,9 @@ class Broker:
     def topics(self) -> Iterable[OffloadTopic]:
         return [OffloadTopic(TOPIC, list(self.segments.values()))]
 
+    def generation(self, topic: str) -> int:
+        return GENERATION
+
     async def is_flushed(self, ledger_id: int) -> bool:
         return ledger_id not in self.unflushed
 
@@ -78,11 +92,11 @@ class Broker:
     async def open_combined(self, topic: str, ledger_id: int) -> SegmentReader:
         return await self.open_reader(ledger_id)
 
-    async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
+    async def record_archived(self, topic: str, segment: SegmentRecord) -> None:
         self._call("record_archived")
-        if ledger_id not in self.segments:
+        if segment.ledger_id not in self.segments:
             raise NotFound("trimmed")
-        self.segments[ledger_id] = replace(self.segments[ledger_id], archive=pointer)
+        self.segments[segment.ledger_id] = replace(self.segments[segment.ledger_id], archive=segment.archive)
 
     async def record_released(self, topic: str, ledger_id: int) -> None:
         self._call("record_released")
@@ -109,7 +123,7 @@ class World:
 
     def restart(self) -> None:
         """A new process: what was only in memory is gone."""
-        self.archive = Archive(self.store, self.clock)
+        self.archive = Archive(TrustedPlace(self.store), self.clock)
         self.driver = Offloader(self.archive, self.broker, self.clock, lag_ms=LAG_MS)
 
     def pointer(self, ledger_id: int) -> ArchivePointer:
@@ -125,7 +139,7 @@ class World:
                 content, modified_ms = self.store.faults.objects[pointer.name]
                 self.store.faults.objects[pointer.name] = content[:-9], modified_ms
             case "missing":
-                await self.archive.delete(pointer)
+                await self.archive.delete([pointer])
 
     async def proven(self) -> bool:
         """Every segment can be read in full, from the bookies or from the archive."""
@@ -191,7 +205,7 @@ async def test_a_segment_waits_until_it_is_flushed_unless_asked_by_hand() -> Non
     world = World()
     world.broker.unflushed = {0}
     assert (await world.driver._do_round(by_hand=False)).waiting == 1
-    assert world.driver.status()["waiting"] == 1
+    assert world.driver.status().waiting == 1
     assert (await world.driver.run_once()).archived == 1
 
 
@@ -256,7 +270,7 @@ async def test_an_object_that_vanished_keeps_the_bookies_copy() -> None:
     await world.driver.run_once()
     pointer = world.broker.segments[0].archive
     assert pointer is not None
-    await world.archive.delete(pointer)
+    await world.archive.delete([pointer])
     world.clock.advance_ms(LAG_MS)
     report = await world.driver.run_once()
     assert report.failed == 1
@@ -282,11 +296,82 @@ async def test_an_object_that_rotted_since_it_was_verified_keeps_the_bookies_cop
 
 async def test_an_object_that_was_verified_a_moment_ago_is_only_looked_at() -> None:
     world = World()
-    await world.driver.run_once()
     driver = Offloader(world.archive, world.broker, world.clock, lag_ms=0)
+    await driver.run_once()
     world.store.faults.calls.clear()
     assert (await driver.run_once()).released == 1
     assert world.store.faults.calls == ["size"]
+
+
+@pytest.mark.parametrize("jump_ms", [-86_400_000, 0, 86_400_000])
+async def test_an_object_that_another_process_verified_is_proven_whatever_the_clocks_say(
+    jump_ms: int,
+) -> None:
+    world = World()
+    await world.driver.run_once()
+    pointer = world.pointer(0)
+    world.broker.segments[0] = replace(
+        world.broker.segments[0], archive=replace(pointer, archived_ms=pointer.archived_ms + jump_ms)
+    )
+    world.store.faults.flip(pointer.name, pointer.bytes // 2)
+    world.restart()
+    world.clock.advance_ms(LAG_MS)
+    assert (await world.driver.run_once()).released == 0
+    assert world.broker.on_bookies == {0}
+
+
+class Moved(TrustedPlace):
+    """Stores that prove to be another cluster's from some moment on."""
+
+    error: Exception | None = None
+
+    async def confirm(self) -> ClusterRecord:
+        if self.error is not None:
+            raise self.error
+        return await super().confirm()
+
+
+@pytest.mark.parametrize("error", [WrongCluster("has no cluster"), Unavailable("no answer")])
+async def test_bookies_copies_are_kept_where_the_place_is_not_proven(error: Exception) -> None:
+    world = World(segments=2)
+    place = Moved(world.store)
+    world.archive = Archive(place, world.clock)
+    world.driver = Offloader(world.archive, world.broker, world.clock, lag_ms=LAG_MS)
+    await world.driver.run_once()
+    place.error = error
+    world.clock.advance_ms(LAG_MS)
+    for _ in range(2):
+        report = await world.driver.run_once()
+        assert (report.released, report.failed) == (0, 2) and str(error) in report.errors[0]
+    assert world.broker.on_bookies == {0, 1} and world.driver.status().failing == report.errors
+    place.error = None
+    assert (await world.driver.run_once()).released == 2
+    assert world.driver.status().failing == []
+
+
+async def test_after_a_restart_new_segments_do_not_wait_for_old_deletions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.tiering.offload.DELETIONS_PER_ROUND", 3)
+    world = World(segments=5)
+    await world.driver.run_once()
+    world.clock.advance_ms(LAG_MS)
+    await world.driver.run_once()
+    world.broker.blocks[9] = make_blocks(20, 500, seed=9, ledger_id=9)
+    world.broker.segments[9] = record_of(world.broker.blocks[9])
+    world.broker.on_bookies.add(9)
+    world.restart()
+    world.broker.calls.clear()
+    await world.driver._do_round(by_hand=False)
+    assert world.broker.calls == [
+        "open_reader",
+        "delete_copy",
+        "delete_copy",
+        "delete_copy",
+        "record_archived",
+    ]
+    await world.driver._do_round(by_hand=False)
+    assert world.broker.calls.count("delete_copy") == 5
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
@@ -298,6 +383,7 @@ async def test_a_damaged_object_is_uploaded_again_from_the_bookies(how: str) -> 
     assert await world.driver.repair(TOPIC, world.broker.segments[0])
     assert not await world.driver.repair(TOPIC, world.broker.segments[1]), "it is whole"
     assert world.pointer(0).name != damaged.name
+    assert (damaged.upload, world.pointer(0).upload) == (0, 1)
     assert await world.proven() and world.archive.damaged == {}
     assert len(await but_labels(world.store)) == 2, "the damaged object is gone"
 
@@ -315,6 +401,7 @@ async def test_a_damaged_label_is_put_anew(how: str) -> None:
     assert await world.driver.repair_label(TOPIC, world.broker.segments[0])
     label = await segment_label.read(world.store, name)
     assert (label.topic, label.segment) == (TOPIC, world.broker.segments[0])
+    assert (label.generation, label.cluster) == (GENERATION, CLUSTER)
     assert world.pointer(0) == pointer, "the object was whole"
     assert not await world.driver.repair_label(TOPIC, world.broker.segments[0])
 
@@ -371,13 +458,13 @@ async def test_failures_wait_longer_and_longer_and_are_logged_once(caplog: pytes
     assert await a_round(fails=False) == (0, 1, 0), "the fault that waited"
     world.clock.advance_ms(1999)
     assert await a_round(fails=False) == (0, 0, 1)
-    assert len(world.driver.status()["failing"]) == 1
+    assert len(world.driver.status().failing) == 1
     world.clock.advance_ms(1)
     assert await a_round(fails=False) == (1, 0, 0)
-    assert world.driver.status()["failing"] == []
+    assert world.driver.status().failing == []
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert sum("works again" in record.getMessage() for record in caplog.records) == 1
+    assert sum("succeeded after earlier failures" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_a_mistake_of_ours_does_not_end_the_driver(caplog: pytest.LogCaptureFixture) -> None:
@@ -398,8 +485,8 @@ async def test_the_background_works_when_woken() -> None:
         looked.set()
         return await is_flushed(ledger_id)
 
-    async def recording(topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
-        await record(topic, ledger_id, pointer)
+    async def recording(topic: str, segment: SegmentRecord) -> None:
+        await record(topic, segment)
         done.set()
 
     world.broker.is_flushed = looking  # type: ignore[method-assign]
@@ -418,3 +505,22 @@ async def test_an_upload_whose_outcome_is_unknown_is_recorded_when_it_is_there()
     world.store.faults.fail_next("finish", OutcomeUnknown("time-out"), happened=True)
     assert (await world.driver.run_once()).archived == 1
     assert await world.proven()
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_an_upload_whose_end_is_not_found_is_looked_at(happened: bool) -> None:
+    """S3 answers NoSuchUpload to the end of an upload that it has carried out, sent again after a lost answer."""
+    world = World()
+    world.store.faults.fail_next("finish", NotFound("NoSuchUpload"), happened=happened)
+    report = await world.driver.run_once()
+    assert (report.archived, report.failed) == ((1, 0) if happened else (0, 1))
+    assert (await world.driver.run_once()).archived == 1 - happened
+    assert len(await but_labels(world.store)) == 1
+
+
+@pytest.mark.parametrize("call", ["begin", "write"])
+async def test_a_bucket_that_is_not_found_is_a_failure_and_no_trimmed_segment(call: str) -> None:
+    world = World()
+    world.store.faults.fail_next(call, NotFound("NoSuchBucket"))
+    report = await world.driver.run_once()
+    assert (report.archived, report.failed) == (0, 1)

@@ -13,6 +13,7 @@ from quire.objects import store as store_module
 from quire.objects.store import ObjectStore
 from quire.runtime.clock import ManualClock
 from quire.testing.objects import MemoryBlockingStore
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 from quire.tiering.offload import Offloader
 
@@ -48,7 +49,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("stuck", ["begin", "write", "finish", "get_range", "size"])
 async def test_the_driver_and_the_archive_stop_while_a_call_hangs(stuck: str) -> None:
     blocking = StuckStore(stuck)
-    archive = Archive(ObjectStore(blocking), ManualClock())
+    archive = Archive(TrustedPlace(ObjectStore(blocking)), ManualClock())
     broker = Broker()
     offloader = Offloader(archive, broker, ManualClock(), lag_ms=0)
     if stuck == "size":  # asked before the bookies' copy goes
@@ -58,14 +59,14 @@ async def test_the_driver_and_the_archive_stop_while_a_call_hangs(stuck: str) ->
         await blocking.is_stuck.wait()
         await offloader.stop()
         await archive.close()
-    assert not offloader.status()["running"]
+    assert not offloader.status().running
     blocking.release()
 
 
 async def test_an_upload_that_is_only_slow_is_thrown_away_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PATIENCE_S", 20.0)
     blocking = StuckStore("write")
-    archive = Archive(ObjectStore(blocking), ManualClock())
+    archive = Archive(TrustedPlace(ObjectStore(blocking)), ManualClock())
     offloader = Offloader(archive, Broker(), ManualClock(), lag_ms=LAG_MS)
     offloader.start()
     await blocking.is_stuck.wait()

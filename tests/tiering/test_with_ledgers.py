@@ -11,10 +11,11 @@ from quire.objects.filesystem import FilesystemStore
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.testing.cluster import Listener, MemoryCluster, write
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive, SegmentReader
 from quire.wire import block
 
-from .segments import TOPIC, but_labels
+from .segments import TOPIC, but_labels, offload
 
 
 async def closed_ledger(cluster: MemoryCluster) -> SegmentRecord:
@@ -35,10 +36,10 @@ async def everything(reader: SegmentReader, bytes_max: int) -> list[bytes]:
 
 async def test_both_readers_answer_the_same(tmp_path: Path) -> None:
     cluster = MemoryCluster(3)
-    archive = Archive(FilesystemStore(tmp_path), ManualClock())
+    archive = Archive(TrustedPlace(FilesystemStore(tmp_path)), ManualClock())
     segment = await closed_ledger(cluster)
     bookies = await cluster.ledgers.open(segment.ledger_id)
-    pointer = await archive.offload(TOPIC, segment, bookies)
+    pointer = await offload(archive, segment, bookies)
     archived = archive.open(pointer)
     assert await everything(archived, 5000) == await everything(bookies, 5000)
     for entry in (0, 1, 2, 3, 700, segment.last_entry):
@@ -55,10 +56,10 @@ async def test_both_readers_answer_the_same(tmp_path: Path) -> None:
 
 async def test_one_damaged_replica_does_not_reach_the_archive_and_three_stop_it(tmp_path: Path) -> None:
     cluster = MemoryCluster(3)
-    archive = Archive(FilesystemStore(tmp_path), ManualClock())
+    archive = Archive(TrustedPlace(FilesystemStore(tmp_path)), ManualClock())
     segment = await closed_ledger(cluster)
     cluster.bookies[0].flip(segment.ledger_id, 30)
-    pointer = await archive.offload(TOPIC, segment, await cluster.ledgers.open(segment.ledger_id))
+    pointer = await offload(archive, segment, await cluster.ledgers.open(segment.ledger_id))
     await archive.verify(pointer)
     for bookie in cluster.bookies[1:]:
         bookie.flip(segment.ledger_id, 30)

@@ -6,6 +6,7 @@ from quire.metadata.store import MetadataStore
 from quire.objects.store import ObjectStore
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.limits import MIB
+from quire.testing.place import TrustedPlace
 from quire.wal.context import WalContext
 from quire.wal.run_reader import run_cache
 from quire.wal.settings import WalSettings
@@ -20,8 +21,7 @@ def wal_context(
     broker: str = "broker",
 ) -> WalContext:
     return WalContext(
-        objects,
-        metadata,
+        TrustedPlace(objects, metadata),
         run_cache(8 * MIB),
         clock or SystemClock(),
         settings or WalSettings(wal_batch_ms=10),

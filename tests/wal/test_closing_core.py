@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from quire.metadata.records import WalRecord, WalState
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import CorruptionError, QuireError
 from quire.wal import wal_object
-from quire.wal.closing_core import ClosingCore, State, WalDamaged
+from quire.wal.closing_core import ClosingCore, State
 from quire.wal.wal_object import Header
 
 from .virtual import WAL
@@ -53,7 +53,7 @@ class Close:
         self.world = world
         self.waiting: list[tuple[str, tuple[object, ...]]] = []
         self.result: WalRecord | None = None
-        self.error: WalDamaged | None = None
+        self.error: QuireError | None = None
         self.core = ClosingCore(self, accept_loss=accept_loss, reads_max=3, look_behind=4)
         self.core.start()
 
@@ -63,12 +63,15 @@ class Close:
     def write_record(self, record: WalRecord, version: int) -> None:
         self.waiting.append(("write record", (record, version)))
 
-    def list_objects(self) -> None:
+    def list_objects(self, record: WalRecord) -> None:
         self.waiting.append(("list", ()))
 
     def read_header(self, seq: int) -> None:
         assert sum(what == "read" for what, _ in self.waiting) < 3
         self.waiting.append(("read", (seq,)))
+
+    def look_again(self, seq: int) -> None:
+        self.read_header(seq)
 
     def put_fence(self, seq: int) -> None:
         self.waiting.append(("fence", (seq,)))
@@ -76,7 +79,7 @@ class Close:
     def closed(self, record: WalRecord) -> None:
         self.result = record
 
-    def damaged(self, error: WalDamaged) -> None:
+    def damaged(self, error: QuireError) -> None:
         self.error = error
 
     # -- the world's answers --
@@ -160,6 +163,22 @@ def test_a_fence_of_a_close_that_was_cut_off_is_the_end() -> None:
     assert closed(world).end_seq == 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("witness", [data(2, 1), data(5, 1), data(9, 0)])
+def test_a_fence_at_the_place_of_an_object_that_was_durable_is_damage(witness: Header, seed: int) -> None:
+    """A close put it that could not see the witness. An operator's close skips it and ends at a fence of its own."""
+    world = World({0: data(0), 1: fence(1), witness.seq: witness}, rng=Random(seed))
+    world.change(state=WalState.CLOSING)
+    close = Close(world)
+    close.run()
+    assert close.error is not None and close.error.seq == 1
+    assert f"an object is missing that was durable when object {witness.seq} was created" in str(close.error)
+    accepting = Close(world, accept_loss=True)
+    accepting.run()
+    assert accepting.result == world.record and world.record.lost[0] == 1
+    assert world.objects[world.record.end_seq] == fence(world.record.end_seq) and world.record.end_seq > 1
+
+
 def test_the_claim_takes_the_trim_point_that_a_writer_was_just_raising() -> None:
     world = World({3: data(3, 2)})
     close = Close(world)
@@ -207,7 +226,7 @@ def test_a_hole_that_was_durable_once_is_damage(witness: int) -> None:
     close = Close(world)
     close.run()
     assert close.error is not None and close.error.seq == 1
-    assert f"an object is gone that was durable when object {1 + witness} was made" in str(close.error)
+    assert f"an object is missing that was durable when object {1 + witness} was created" in str(close.error)
     assert world.record.state is WalState.CLOSING and 1 not in world.objects
 
 
@@ -221,7 +240,7 @@ def test_holes_as_many_as_a_window_are_damage_when_something_is_listed_behind_th
     close = Close(world)
     close.run()
     assert close.error is not None and close.error.seq == 1
-    assert "an object is gone that was durable when object 9 was made" in str(close.error)
+    assert "an object is missing that was durable when object 9 was created" in str(close.error)
     assert world.record.state is WalState.CLOSING and 1 not in world.objects
     assert world.lists == 1
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from quire.identity.place import Place
+from quire.identity.stores import StoreRole
 from quire.ledger.directory import LocalDirectory
+from quire.metadata.cluster import begin_cluster
 from quire.metadata.records import WalState
+from quire.objects.filesystem import FilesystemBlockingStore
+from quire.objects.store import ObjectStore
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.testing.metadata import MemoryStore
 from quire.testing.objects import MemoryObjectStore
@@ -144,3 +151,51 @@ async def test_other_ids_lead_to_bookies(cluster: Cluster) -> None:
     bookie = BookieId("00000000-0000-4000-8000-000000000001", 1)
     answer = await cluster.wals.port(bookie).ask(LedgerInfoRequest(bookie, 1))
     assert answer.status is Status.UNREACHABLE, "nobody is there"
+
+
+async def test_views_of_other_logs_are_dropped_when_nothing_is_asked_of_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.wals.start()
+    first = cluster.asked()
+    await first.add(made(1, 0))
+    uuid = first.bookie_id.uuid.removeprefix("wal-")
+    await (await OwnRecord.read(cluster.metadata, uuid)).change(state=WalState.CLOSING)
+    await another(cluster, first.bookie_id)
+    old = Asked(cluster.wals.port(first.bookie_id), first.bookie_id)
+    assert (await old.ask(1, 0, fence=True)).status is Status.OK
+    assert cluster.wals.metrics()["quire_wal_views_bytes"] > 0
+    await cluster.wals._drop_idle()
+    assert cluster.wals._others, "it is small, and was asked a moment ago"
+    monkeypatch.setattr(directory_module, "WAL_VIEWS_BYTES_MAX", 0)
+    asking = asyncio.ensure_future(old.ask(1, 0))
+    await asyncio.sleep(0)
+    await cluster.wals._drop_idle()
+    assert cluster.wals._others or asking.done(), "what is under way goes on"
+    await asking
+    await asyncio.sleep(0.01)
+    await cluster.wals._drop_idle()
+    assert not cluster.wals._others and cluster.wals.metrics()["quire_wal_views_bytes"] == 0
+    again = Asked(cluster.wals.port(first.bookie_id), first.bookie_id)
+    assert await again.read(1, 0) == [made(1, 0)]
+
+
+async def test_no_log_is_begun_below_a_mount_that_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "RETRY_S", 0.01)
+    metadata = MemoryStore()
+    store = ObjectStore(FilesystemBlockingStore(tmp_path / "bucket"), threads=0)
+    place = Place(metadata, store, (await begin_cluster(metadata, 1)).uuid, StoreRole.LOGS)
+    wals = WalDirectory(replace(wal_context(store, metadata), place=place), LocalDirectory())
+    await wals.start()
+    first = wals.own_wal()
+    assert first is not None
+    (tmp_path / "bucket").rename(tmp_path / "unmounted")
+    uuid = first.uuid.removeprefix("wal-")
+    await (await OwnRecord.read(metadata, uuid)).change(state=WalState.CLOSING)
+    await eventually(lambda: "which this process has used, is missing" in wals.why_not_ready)
+    assert wals.own_wal() is None and not (tmp_path / "bucket").exists()
+    (tmp_path / "unmounted").rename(tmp_path / "bucket")
+    await eventually(lambda: wals.own_wal() not in (None, first))
+    await wals.stop()

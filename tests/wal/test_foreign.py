@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from quire.metadata import paths
 from quire.metadata.records import WalState
-from quire.runtime.errors import OutcomeUnknown, Unavailable
-from quire.wal import tombstones, wal_object
+from quire.runtime.errors import (
+    ConfigurationError,
+    DiskError,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+    Unreadable,
+)
+from quire.wal import foreign, tombstones, wal_object
 from quire.wal.closing import close_wal
 from quire.wal.collector import Collector
 from quire.wal.foreign import ForeignWal
@@ -40,7 +48,7 @@ async def test_an_open_wal_is_read_as_it_grows_and_nothing_is_denied() -> None:
     await node.add(made(1, 1))
     assert await other.read(1, 1) == [made(1, 1)]
     await node.wal.flush()
-    await node.wal.emptied()
+    await node.wal.trash.emptied()
     assert await other.read(1, 0) == [made(1, 0), made(1, 1)], "it lies in a set now"
     await node.add(made(1, 2))
     assert await other.read(1, 2) == [made(1, 2)]
@@ -79,11 +87,38 @@ async def test_a_fence_closes_it_and_then_all_is_known(in_sets: bool) -> None:
     await node.wal.stop()
 
 
+async def test_a_close_goes_on_for_those_who_ask_later_and_reads_each_header_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its callers' patience ends many times before it does, as it may over many objects in a far store."""
+    monkeypatch.setattr(foreign, "CLOSE_S", 0.02)
+    node = await Node().start()
+    for number in range(40):
+        await node.add(made(1, number))
+    real, headers = node.store.get_range, 0
+
+    async def far(name: str, offset: int, length: int) -> Any:
+        nonlocal headers
+        headers += length == wal_object.HEADER_BYTES
+        await asyncio.sleep(0.02)
+        return await real(name, offset, length)
+
+    monkeypatch.setattr(node.store, "get_range", far)
+    other = Other(node)
+    answers = 0
+    while (answer := await other.ask(1, 0, fence=True)).status is Status.UNREACHABLE:
+        answers += 1
+        assert answers < 100 and "is still being closed" in answer.detail
+    assert answer.status is Status.OK and answers > 2
+    assert headers < 40 + 64 + 3 + 40, "the close once, and the view once"
+    await node.wal.stop()
+
+
 async def test_small_objects_are_read_once_for_all_the_ledgers_in_them() -> None:
     node = await Node().start()
     for number in range(10):
         await node.add(*(made(ledger, number) for ledger in range(1, 8)))
-    await close_wal(node.context.objects, node.metadata, node.context.clock, node.uuid, "another")
+    await close_wal(node.context, node.uuid)
     other = Other(node)
     node.store.faults.calls.clear()
     for ledger in range(1, 8):
@@ -180,8 +215,17 @@ async def test_damage_is_told_and_never_taken_for_an_end() -> None:
     await node.wal.stop()
 
 
-@pytest.mark.parametrize("error", [Unavailable("503"), OutcomeUnknown("lost")])
-async def test_a_store_that_does_not_answer_proves_nothing(error: Unavailable | OutcomeUnknown) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("503"),
+        OutcomeUnknown("lost"),
+        ConfigurationError("AccessDenied"),
+        DiskError("Too many open files"),
+        Unreadable("Input/output error"),
+    ],
+)
+async def test_a_store_that_does_not_answer_proves_nothing(error: QuireError) -> None:
     node = await Node().start()
     await node.add(made(1, 0))
     other = Other(node)

@@ -44,7 +44,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, small: Path) -> None:
         sent = 1_000
         for number in range(sent):  # 16 MiB
             producer.send_async(b"%d " % number + bytes(16 << 10), lambda result, _: heard.append(result))
-        while "waits for an answer" not in server.log.read_text():
+        while "no answer from the store" not in server.log.read_text():
             assert len(heard) < sent, "all of it found room"
             time.sleep(0.1)
         assert len(heard) < sent and set(heard) <= {pulsar.Result.Ok}

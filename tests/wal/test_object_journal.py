@@ -25,6 +25,7 @@ from quire.wal.object_journal import ENOUGH, ObjectJournal
 from quire.wal.settings import WalSettings
 from quire.wire import block
 from quire.wire.bookie import Status
+from tests.simulation.world import InjectedError
 
 from .virtual import WAL, SlowStore, in_virtual_time
 
@@ -262,6 +263,66 @@ def test_rows_lead_to_the_blocks() -> None:
         ((ledger_id, first, last, offset, length, _),) = struct.iter_unpack(">QQQQII", rows)
         assert (ledger_id, first, last) == (9, 0, 1)
         assert block.peek(content[offset : offset + length]).first_entry == 0
+        await log.journal.stop()
+
+    in_virtual_time(run)
+
+
+@pytest.mark.parametrize("where", ["put_whole", "encode_data", "due"])
+def test_an_unexpected_exception_ends_it_for_all_that_waits(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = InjectedError("out of memory")
+
+    async def run(clock: Clock) -> None:
+        log = Log(clock)
+        target = {"put_whole": log.store, "encode_data": wal_object, "due": log.journal._core}[where]
+        real = getattr(target, where)
+
+        def once(*args: Any) -> Any:
+            monkeypatch.setattr(target, where, real)
+            raise error
+
+        monkeypatch.setattr(target, where, once)
+        for word in "abc":
+            log.add(word)
+            await asyncio.sleep(0.02)
+        log.add("d")
+        await asyncio.sleep(1)
+        assert [word for word, _ in log.heard] == ["a", "b", "c", "d"], "each has an answer"
+        assert tuple(log.heard[-1][1]) == (UNREACHABLE,)
+        assert len(log.ends) == 1 and repr(error) in str(log.ends[0])
+        assert log.journal.failure is log.ends[0]
+        await log.journal.stop()
+
+    in_virtual_time(run)
+
+
+def test_each_object_says_of_those_before_it_only_what_is_so() -> None:
+    """A header's `confirmed` is what a close takes for proof, so it must never say too much, nor lag a whole window."""
+
+    async def run(clock: Clock) -> None:
+        log = Log(clock, wal_uploads_max=4)
+        log.store.delays_s = [0.3, 0.02, 0.5, 0.02, 0.02, 0.9, 0.02, 0.02, 0.4]
+        seen: list[int] = []
+        real = log.store.put_whole
+
+        async def put_whole(name: str, parts: Sequence[Any]) -> None:
+            header = wal_object.read_header(parts[0], name)
+            there = {wal_object.seq_of(each) for each in log.store.faults.objects}
+            assert header.confirmed_seq <= log.journal.durable_seq
+            assert {*range(header.confirmed_seq + 1)} <= there, "it is said to be durable, and is there"
+            assert header.seq - header.confirmed_seq <= 4, "the window is one of numbers"
+            seen.append(header.seq)
+            await real(name, parts)
+
+        log.store.put_whole = put_whole  # type: ignore[method-assign]
+        for number in range(30):
+            log.add(str(number))
+            log.journal.seal()
+            await asyncio.sleep(0.01)
+        await log.drained()
+        assert {*seen} == {*range(30)}
         await log.journal.stop()
 
     in_virtual_time(run)

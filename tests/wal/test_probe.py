@@ -96,7 +96,7 @@ async def test_a_store_that_checks_and_then_writes_is_refused() -> None:
     await store.put_whole("one/at-a-time", (b"1",))
     with pytest.raises(AlreadyExists):
         await store.put_whole("one/at-a-time", (b"2",))
-    with pytest.raises(ConfigurationError, match=r"conditional PUTs of one new name [2-8] succeeded"):
+    with pytest.raises(ConfigurationError, match=r"conditional PUTs of one new name, [2-8] succeeded"):
         await probe(store)
     await store.close()
 
@@ -131,8 +131,8 @@ class BrokenStore(MemoryBlockingStore):
 @pytest.mark.parametrize(
     ("breaks", "sentence"),
     [
-        ("overwrites", "of 8 conditional PUTs of one new name 8 succeeded"),
-        ("keeps the last", "other bytes than the one PUT"),
+        ("overwrites", "of 8 conditional PUTs of one new name, 8 succeeded"),
+        ("keeps the last", "other bytes than the successful PUT"),
         ("reads", "does not find an object right after"),
         ("lists", f"does not list {RACES} of {RACES} objects"),
     ],

@@ -88,3 +88,50 @@ def test_as_a_walk_over_all_rows(seed: int) -> None:
             assert index.last_entry(ledger_id) == max(held, default=-1)
             for entry in range(60):
                 assert (index.find(ledger_id, entry) is not None) == (entry in held), (seed, ledger_id, entry)
+
+
+def test_random_overlaps_are_found_as_a_walk_over_all_rows_finds_them() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        ends = sorted(rng.sample(range(1, 120), rng.randint(1, 40)))
+        blocks = list(zip([0, *ends], [end - 1 for end in ends], strict=False))
+        index, known = RunIndex(), {}
+        for number in range(rng.randint(1, 8)):
+            share = rng.choice((0.2, 0.6, 0.95))
+            if some := [each for each in blocks if rng.random() < share]:
+                known[f"object {number}"] = some
+                index.add(table(f"object {number}", [(7, *each, 96, 10, 0) for each in some]))
+        for name in [name for name in known if rng.random() < 0.2]:
+            index.remove(name)
+            del known[name]
+        rows = [each for some in known.values() for each in some]
+        for entry in range(ends[-1] + 1):
+            found = index.next(7, entry)
+            after = [first for first, last in rows if last >= entry]
+            if any(first <= entry <= last for first, last in rows):
+                assert found is not None and found.first_entry <= entry <= found.last_entry, seed
+            else:
+                assert (found and found.first_entry) == (min(after) if after else None), seed
+        assert index.last_entry(7) == max((last for _, last in rows), default=-1)
+        assert index.bytes_of(7) == 10 * len(rows)
+        for name in known:
+            index.remove(name)
+        assert index.size_bytes == 0 and index.next(7, 0) is None
+
+
+def test_a_thousand_objects_of_one_ledger_cost_a_look_up_little() -> None:
+    """Counted in rows that are looked at, not in time."""
+    looked = 0
+
+    class Counted(RunTable):
+        def at(self, ledger_id: int, entry: int) -> Run | None:
+            nonlocal looked
+            looked += 1
+            return super().at(ledger_id, entry)
+
+    index = RunIndex()
+    for seq in range(1_000):
+        index.add(Counted(f"{seq:04}", ROW.pack(7, seq, seq, 96, 10, 0), ROW))
+    assert index.bytes_of(7) == 10_000 and looked == 0
+    assert len(index.rows(7, 900, 20)) == 20 and looked < 100
+    assert index.find(7, 1_000) is None and looked < 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from quire.metadata.records import WalState
 from quire.runtime.errors import ConfigurationError, NotFound, OutcomeUnknown, Unavailable
 from quire.runtime.limits import KIB, MIB
 from quire.wal import flusher, tombstones, wal_object
+from quire.wal.foreign import ForeignWal
 from quire.wal.own_record import OwnRecord
 from quire.wal.settings import WalSettings
 from quire.wire.bookie import (
@@ -18,7 +20,7 @@ from quire.wire.bookie import (
     Status,
 )
 from tests.wal.blocks import made
-from tests.wal.node import Node, eventually
+from tests.wal.node import Asked, Node, eventually
 
 
 async def test_a_flush_puts_a_set_in_place_of_data_objects() -> None:
@@ -27,7 +29,7 @@ async def test_a_flush_puts_a_set_in_place_of_data_objects() -> None:
     await node.add(made(1, 1))
     assert node.objects() == ["0", "1"]
     await node.wal.flush()
-    await node.wal.emptied()
+    await node.wal.trash.emptied()
     assert node.objects() == ["set", "sets"]
     assert (await node.record()).trim_seq == 2
     await node.add(made(1, 2))
@@ -48,12 +50,12 @@ async def test_when_all_ledgers_are_deleted_nothing_is_left() -> None:
     await node.wal.flush()
     await node.add(made(2, 1), made(3, 0))
     await node.delete(1)
-    await node.wal.tidy()
+    await node.wal.flusher.tidy()
     assert node.objects().count("set") == 1, "ledger 2 is alive"
     for ledger_id in (2, 3):
         await node.delete(ledger_id)
-    await node.wal.tidy()
-    await node.wal.emptied()
+    await node.wal.flusher.tidy()
+    await node.wal.trash.emptied()
     assert node.objects() == []
     record = await node.record()
     assert (record.catalogue, record.trim_seq) == ("", 5)
@@ -66,13 +68,13 @@ async def test_a_tombstone_that_another_laid_counts_and_is_taken_away_when_it_is
     await node.wal.flush()
     await tombstones.lay(node.metadata, node.uuid, 1, 9)
     await tombstones.lay(node.metadata, node.uuid, 1, 9)
-    await eventually(lambda: bool(node.wal.laid))
-    await node.wal.tidy()
+    await eventually(lambda: bool(node.wal.laid.waiting))
+    await node.wal.flusher.tidy()
     assert await tombstones.laid(node.metadata, node.uuid) == {}
     assert (await node.wal.ask(ReadRequest(node.wal.bookie_id, 1, 0, MIB))).status is Status.DELETED
     await node.delete(2)
-    await node.wal.tidy()
-    await node.wal.emptied()
+    await node.wal.flusher.tidy()
+    await node.wal.trash.emptied()
     assert node.objects() == []
     await node.wal.stop()
 
@@ -84,13 +86,13 @@ async def test_a_deletion_that_is_forbidden_is_told_and_tried_again_with_the_nex
     await node.add(made(1, 0))
     node.store.faults.fail_next("delete", ConfigurationError("AccessDenied"))
     await node.wal.flush()
-    await node.wal.emptied()
+    await node.wal.trash.emptied()
     told = [record for record in caplog.records if "AccessDenied" in record.getMessage()]
     assert [record.levelname for record in told] == ["WARNING"] and told[0].exc_info is None
     assert node.objects() == ["0", "set", "sets"]
     await node.add(made(1, 1))
     await node.wal.flush()
-    await node.wal.emptied()
+    await node.wal.trash.emptied()
     assert not [name for name in node.objects() if name.isdecimal()], "the one that stayed is gone as well"
     await node.wal.stop()
 
@@ -107,7 +109,7 @@ async def test_a_stop_leaves_all_in_sets_and_closes_without_a_fence() -> None:
 
 async def test_an_idle_node_asks_the_store_nothing() -> None:
     node = await Node().start()
-    await node.wal.tidy()
+    await node.wal.flusher.tidy()
     await node.wal.flush()
     await node.wal.stop()
     assert node.store.faults.calls == []
@@ -152,8 +154,8 @@ async def test_a_store_that_fails_once_costs_nothing_but_time(call: str, happene
     await node.wal.flush()
     assert await node.read(1, 0) == [made(1, 0), made(1, 1)]
     await node.delete(1)
-    await node.wal.tidy()
-    await node.wal.emptied()
+    await node.wal.flusher.tidy()
+    await node.wal.trash.emptied()
     assert node.objects() == [], "what was given up is deleted, too"
     await node.wal.stop()
     assert not node.ended
@@ -205,7 +207,7 @@ async def test_a_memtable_that_is_half_dead_for_a_while_is_flushed(monkeypatch: 
     node = await Node().start()
     await node.add(made(1, 0, 1, 1_000), made(2, 0, 1, 500))
     await node.delete(2)
-    look = node.wal._flusher._look
+    look = node.wal.flusher._look
     await look()
     monkeypatch.setattr(flusher, "MOSTLY_DEAD_S", -1.0)
     await look()
@@ -217,7 +219,77 @@ async def test_a_memtable_that_is_half_dead_for_a_while_is_flushed(monkeypatch: 
     assert "set" not in node.objects(), "it is young"
     monkeypatch.setattr(flusher, "MOSTLY_DEAD_S", -1.0)
     await look()
-    await node.wal.emptied()
+    await node.wal.trash.emptied()
     assert node.objects() == ["set", "sets"]
     assert await node.read(3, 0) == [made(3, 0, 1, 500)]
+    await node.wal.stop()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+async def test_a_flush_that_meets_an_unexpected_exception_ends_the_log(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(wal_object, "encode_set", fail)
+    with pytest.raises(Unavailable, match="internal error"):
+        await node.wal.flush()
+    assert len(node.ended) == 1 and repr(error) in node.wal.standing.failure
+    assert list(await node.queue(made(1, 1))) != [Status.OK]
+    await node.wal.stop()
+
+
+async def test_a_stop_in_good_order_waits_for_uploads_that_began_while_it_flushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = await Node().start()
+    await node.add(made(1, 0))
+    tidy = node.wal.flusher.tidy
+
+    def busy(call: str) -> None:
+        raise Unavailable("503")
+
+    async def tidy_and_add() -> None:
+        await tidy()
+        node.queue(made(1, 1))
+        node.store.faults.before = busy
+        asyncio.get_running_loop().call_later(
+            0.2, lambda: setattr(node.store.faults, "before", lambda call: None)
+        )
+
+    monkeypatch.setattr(node.wal.flusher, "tidy", tidy_and_add)
+    await node.wal.stop()
+    record = await node.record()
+    assert (record.state, record.trim_seq, record.end_seq) == (WalState.CLOSED, 1, 2)
+    assert wal_object.data_name(node.uuid, 1) in node.store.faults.objects
+    other = Asked(ForeignWal(node.context, node.uuid), node.bookie_id)
+    assert await other.read(1, 0) == [made(1, 0), made(1, 1)]
+
+
+async def test_a_deletion_between_freeze_and_record_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tombstone of a ledger with blocks in the frozen memtable gets into the catalogue."""
+    node = await Node().start()
+    await node.add(made(1, 0), made(2, 0))
+    real, asked = node.store.put, asyncio.Event()
+
+    async def put(name: str, parts: Any) -> None:
+        if "/set-" in name and not asked.is_set():
+            asked.set()
+            await node.delete(1)
+        await real(name, parts)
+
+    monkeypatch.setattr(node.store, "put", put)
+    await node.wal.flush()
+    await node.wal.flusher.tidy()
+    await node.wal.flush()
+    record = await node.record()
+    content, _ = node.store.faults.objects[record.catalogue]
+    catalogue = wal_object.decode_catalogue(content, record.catalogue_crc, "x")
+    deleted = Asked(ForeignWal(node.context, node.uuid), node.bookie_id)
+    assert 1 in catalogue.tombstones
+    assert (await deleted.ask(1, 0)).status is Status.DELETED and await deleted.read(2, 0)
     await node.wal.stop()

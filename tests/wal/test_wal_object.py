@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import ConfigurationError, CorruptionError
 from quire.wal import wal_object
 from quire.wal.wal_object import (
     FENCE_BYTES,
@@ -104,7 +104,7 @@ def test_what_is_cut_off_is_damage() -> None:
 def test_an_object_under_another_name_is_damage() -> None:
     header = wal_object.read_header(data([made(9, 0, 10)]), "x")
     wal_object.check(header, WAL, 5, "x")
-    with pytest.raises(CorruptionError, match=f"says that it is 5 of WAL {WAL}"):
+    with pytest.raises(CorruptionError, match=f"belongs to object 5 of WAL {WAL}"):
         wal_object.check(header, WAL, 6, "x")
     with pytest.raises(CorruptionError):
         wal_object.check(header, WAL.replace("7", "8"), 5, "x")
@@ -173,9 +173,9 @@ def test_a_set_comes_back_by_its_rows() -> None:
 def test_a_set_that_is_not_the_one_of_the_catalogue_is_damage() -> None:
     content = b"".join(wal_object.encode_set(WAL, 4, 9, 77, [(3, [made(3, 0, 5)])]))
     crc = wal_object.footer_crc(content)
-    with pytest.raises(CorruptionError, match="not the one that was catalogued"):
+    with pytest.raises(CorruptionError, match="differs from its entry in the catalogue"):
         wal_object.read_set_tail(content, len(content), crc + 1, "x")
-    with pytest.raises(CorruptionError, match="not the one that was catalogued"):
+    with pytest.raises(CorruptionError, match="differs from its entry in the catalogue"):
         wal_object.read_set_tail(content, len(content) + 1, crc, "x")
     with pytest.raises(CorruptionError):
         wal_object.read_set_tail(content[-FOOTER_BYTES - 3 :], len(content), crc, "x")
@@ -192,10 +192,31 @@ def test_a_catalogue_comes_back_and_any_wrong_bit_is_damage() -> None:
     content = wal_object.encode_catalogue(catalogue)
     crc = wal_object.catalogue_crc(content)
     assert wal_object.decode_catalogue(content, crc, "x") == catalogue
-    with pytest.raises(CorruptionError, match="not the one that was recorded"):
+    with pytest.raises(CorruptionError, match="does not match its checksum in the record"):
         wal_object.decode_catalogue(content, crc + 1, "x")
     for place in range(len(content)):
         rotten = bytearray(content)
         rotten[place] ^= 0x10
-        with pytest.raises(CorruptionError):
+        with pytest.raises((CorruptionError, ConfigurationError)):
             wal_object.decode_catalogue(rotten, crc, "x")
+
+
+def test_a_sound_object_of_a_newer_version_is_not_damage() -> None:
+    name = wal_object.data_name(WAL, 0)
+    for content in (
+        wal_object.encode_fence(WAL, 0, 1, "b"),
+        b"".join(wal_object.encode_data(WAL, 0, 0, -1, 1, [made(1, 0, 10)])),
+    ):
+        newer = bytearray(content)
+        newer[8:10] = (wal_object.VERSION + 1).to_bytes(2, "big")
+        with pytest.raises(CorruptionError, match="checksum"):
+            wal_object.header_of(newer, WAL, 0)
+        newer[12:16] = crc32c(memoryview(newer)[16:HEADER_BYTES], crc32c(memoryview(newer)[:12])).to_bytes(
+            4, "big"
+        )
+        with pytest.raises(ConfigurationError, match=f"{name} was written by a newer version"):
+            wal_object.header_of(newer, WAL, 0)
+    catalogue = bytearray(wal_object.encode_catalogue(Catalogue((SetEntry("wal/a/set-1-x", 10, 11, 0, 4),))))
+    catalogue[8:10] = (wal_object.VERSION + 1).to_bytes(2, "big")
+    with pytest.raises(ConfigurationError, match="newer version"):
+        wal_object.decode_catalogue(catalogue, wal_object.catalogue_crc(catalogue), "x")

@@ -10,10 +10,10 @@ import pytest
 
 from quire.ledger import labels, states
 from quire.ledger.directory import LocalDirectory
-from quire.ledger.leaving import Leaving
 from quire.ledger.ledgers import Ledgers, LedgerWriter
 from quire.ledger.reader import LedgerReader
 from quire.ledger.repair_core import Copy, View, good_holders, plan
+from quire.ledger.rolling import LedgersToRoll
 from quire.metadata.records import LedgerState, PersistencePolicy, Storage, WalState
 from quire.runtime.clock import ManualClock, SystemClock
 from quire.runtime.errors import NotFound, Unavailable
@@ -139,7 +139,7 @@ async def test_a_deletion_lets_the_label_go_with_the_ledger(brokers: tuple[Broke
 
     assert len(sets()) == 1
     await first.ledgers.delete(writer.ledger_id)
-    await first.wals.port(own).tidy()  # type: ignore[attr-defined]
+    await first.wals.port(own).flusher.tidy()  # type: ignore[attr-defined]
     await eventually(lambda: not sets())
 
 
@@ -214,9 +214,9 @@ async def test_an_open_ledger_does_not_leave_a_wal_that_is_not_among_the_bookies
     first, _ = brokers
     writer, _ = await written(first)
     clock = ManualClock()
-    leaving = Leaving(LocalDirectory(), clock, 10)
+    leaving = LedgersToRoll(LocalDirectory(), clock, 10)
     used: list[BookieId] = list(writer.core.live_bookies())
     for _ in range(3):
-        assert leaving.look({writer.ledger_id: writer}, used) == set()
+        assert leaving.find({writer.ledger_id: writer}, used) == set()
         clock.advance_ms(60_000)
         await asyncio.sleep(0)

@@ -358,7 +358,7 @@ def test_varints_come_back(number: int) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_who_speaks_http_is_told_so(method: str) -> None:
-    with pytest.raises(FrameError, match="it speaks HTTP"):
+    with pytest.raises(FrameError, match="the peer speaks HTTP"):
         FrameCutter().feed(f"{method} /admin/v2/clusters HTTP/1.1\r\n\r\n".encode())
 
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from quire.runtime.limits import UNCOMPRESSED_BYTES_MAX
 from quire.wire import hashing, message, sticky_key
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.checksum import crc32c
 from quire.wire.compression import NAMES, CompressionError, compress, decompress
 from quire.wire.message import OutgoingMessage, Undecodable
+from quire.wire.text import replace_invalid_text, text_is_valid
 
 CODECS = sorted(NAMES.values())
 
@@ -122,6 +124,49 @@ def metadata(**more: object) -> pb.MessageMetadata:
     return pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, **more)  # type: ignore[arg-type]
 
 
+NOT_UTF_8 = b"\x01-\x00\x97"
+PROPERTY = b"\x0a\x03foo\x12\x04" + NOT_UTF_8
+
+
+def with_invalid_text() -> dict[str, bytes]:
+    """Entries with text that is not UTF-8, by where it stands."""
+    single = b"\x18\x01" + b"\x0a" + pack("B", len(PROPERTY)) + PROPERTY + b"\x12\x01\xff"
+    head = metadata().SerializeToString()
+    name, key, properties = b"\x0a\x02p\xff", b"\x32\x01\xff", b"\x22" + pack("B", len(PROPERTY)) + PROPERTY
+    return {
+        "batch": message.seal(metadata(num_messages_in_batch=1), pack(">I", len(single)) + single + b"x"),
+        "name, key and property": sealed_raw(head + name + key + properties, b"x"),
+    }
+
+
+def sealed_raw(raw: bytes, payload: bytes) -> bytes:
+    body = pack(">I", len(raw)) + raw + payload
+    return pack(">HI", message.MAGIC, crc32c(body)) + body
+
+
+@pytest.mark.parametrize("where", ["batch", "name, key and property"])
+def test_text_that_is_not_utf_8_is_replaced_and_the_message_stays_readable(where: str) -> None:
+    (found,) = message.decode(with_invalid_text()[where])
+    assert (found.payload, found.key, found.properties) == (b"x", "\ufffd", {"foo": "\x01-\x00\ufffd"})
+    assert found.producer_name == ("p" if where == "batch" else "p\ufffd")
+
+
+@pytest.mark.parametrize("where", ["batch", "name, key and property"])
+def test_text_that_is_not_utf_8_is_refused_if_the_reader_needs_it_exact(where: str) -> None:
+    with pytest.raises(Undecodable, match="not UTF-8"):
+        found, payload = message.read_metadata(with_invalid_text()[where], exact=True)
+        list(message.split_batch(found, payload, exact=True))
+
+
+def test_invalid_text_is_replaced_in_lists_and_in_messages_below() -> None:
+    raw = pb.CommandGetTopicsOfNamespaceResponse(request_id=1, topics=["a", "b"]).SerializeToString()
+    found = pb.CommandGetTopicsOfNamespaceResponse.FromString(raw.replace(b"a", b"\xff"))
+    assert not text_is_valid(found)
+    replace_invalid_text(found)
+    assert text_is_valid(found)
+    assert found.topics == ["\ufffd", "b"]
+
+
 def test_an_encrypted_entry_says_so() -> None:
     sealed = metadata(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
     with pytest.raises(message.Encrypted):
@@ -141,7 +186,6 @@ def test_a_chunk_says_so() -> None:
         pack(">I", 2) + b"\x18\x05" + b"1234",
         pack(">I", 2) + b"\xff\xff",
         pack(">I", 11) + b"\x18" + b"\xff" * 9 + b"\x01",
-        pack(">I", 5) + b"\x18\x00\x12\x01\xff",
     ],
 )
 def test_a_broken_batch_is_undecodable(payload: bytes) -> None:

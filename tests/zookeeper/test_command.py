@@ -61,9 +61,9 @@ async def test_it_lets_in_who_shows_a_certificate(certs: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--listen-tls", "127.0.0.1:2281"), "needs a security file"),
-        (("--security", "FILE"), "the security file listen_tls"),
-        (("--security", "FILE", "--listen-tls", "127.0.0.1:0"), "must name a port"),
+        (("--listen-tls", "127.0.0.1:2281"), "a security file require each other"),
+        (("--security", "FILE"), "a security file require each other"),
+        (("--security", "FILE", "--listen-tls", "127.0.0.1:0"), "must have a fixed port"),
         (("--security", "FILE", "--listen-tls", "127.0.0.1:2281"), "no certificate, key and authority"),
     ],
 )

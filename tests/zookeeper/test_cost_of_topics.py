@@ -12,9 +12,9 @@ from quire.metadata import paths
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.runtime.clock import SystemClock
 from quire.serving.broker import Broker
-from quire.serving.cluster.ownership import ClusterOwnership
-from quire.serving.cluster.shedding import REPORT_S
 from quire.serving.names import TopicName
+from quire.serving.ownership.cluster_ownership import ClusterOwnership
+from quire.serving.ownership.shedding import REPORT_S
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 from quire.testing.cluster import QUICK, MemoryCluster

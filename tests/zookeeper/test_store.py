@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ThrottledOpError
 
-from quire.metadata import zookeeper as zookeeper_module
+from quire.metadata import zookeeper_connection
 from quire.metadata.open import open_store
 from quire.metadata.store import Create, MetadataStore, Put, SessionEvent
 from quire.metadata.zookeeper import NODE_BYTES_MAX, ZooKeeperStore
@@ -128,7 +128,7 @@ async def test_a_chroot_that_cannot_be_made_is_a_wrong_configuration(zookeeper: 
     base = zookeeper.fresh_url().partition("?")[0]
     async with opened(base) as store:
         await store.create("/up", b"", ephemeral=True)
-        with pytest.raises(ConfigurationError, match=r"the chroot .*/up/q cannot be made"):
+        with pytest.raises(ConfigurationError, match=r"cannot create the chroot .*/up/q in"):
             await open_store(f"{base}/up/q")
 
 
@@ -192,7 +192,7 @@ async def test_a_session_that_the_server_ended_is_lost_and_a_new_one_begins(zook
         told = Told(store)
         await store.create("/up", b"", ephemeral=True)
         heard = Heard(store, "/up")
-        await in_thread(lambda: _end_session(zookeeper, store._client._kazoo.client_id))
+        await in_thread(lambda: _end_session(zookeeper, store._connection.client._kazoo.client_id))
         events = [await told.next()]
         if events[0] is SUSPENDED:
             events.append(await told.next())
@@ -360,10 +360,10 @@ async def test_a_watch_made_while_cut_off_is_armed_later(zookeeper: ZooKeeper) -
 async def test_a_watch_that_a_busy_server_did_not_take_is_armed_again(
     zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_module, "ARM_AGAIN_S", 0.0)
+    monkeypatch.setattr(zookeeper_connection, "ARM_AGAIN_S", 0.0)
     url = zookeeper.fresh_url()
     async with opened(url) as store, opened(url) as other:
-        kazoo = store._client._kazoo
+        kazoo = store._connection.client._kazoo
         refusals = ["exists_async", "get_children_async"]
         for name in refusals:
             monkeypatch.setattr(kazoo, name, _throttled(kazoo, name, refusals))

@@ -1,5 +1,11 @@
-"""What a subscription has acknowledged, and how that is kept.
+"""Cursors: the acknowledgements of subscriptions, in memory and in the state log.
 
-`entry_set` (bitmaps by ledger), `redelivery` (counts in bit slices), `partial_acks` (batches in part), `cursor` (joins
-them), `cursor_record` (its bytes), `cursor_store` (a shell: all cursors of a bundle in its state log).
+Read in this order:
+
+entry_set        bitmaps of entry ids, by ledger
+redelivery       redelivery counts in bit slices
+partial_acks     partly acknowledged batches
+cursor           acknowledgement state, composed of the three above
+cursor_record    byte format of a cursor
+cursor_store     a shell: all cursors of a bundle, in its state log
 """

@@ -1,21 +1,24 @@
-"""The cursor: what one subscription has acknowledged. A core: no I/O, no clock, no topic.
+"""Cursor: the acknowledgements of one subscription. Performs no I/O; uses no clock and no topic.
 
-    mark-delete          everything up to and with it is acknowledged
-    acked                entries after it that were acknowledged one by one: a bitmap per ledger
-    partial              entries of which only some messages were: a set bit is a message still to come
-    redeliveries         how often entries after it were given back
+    mark-delete          all entries up to and including it are acknowledged
+    acked                individually acknowledged entries after it: a bitmap per ledger
+    partial              partly acknowledged entries after it: a set bit is a remaining message
+    redeliveries         redelivery counts of entries after it
 
 The rules:
 
-- Nothing is dropped at a cap. The bitmaps grow as far as the acknowledgements are scattered.
-- The mark-delete position is as high as it can be: when the entry after it is acknowledged it moves over the
-  whole run at once, from one segment into the next, and what it passed is forgotten.
-- An acknowledgement is kept once: an entry is in `acked`, or in `partial`, or below mark-delete, or neither.
-- Every change is also gathered as a *delta* since the last `take_delta`: one record for all that a turn
-  acknowledged. Replaying the deltas in order on the state before them gives the state again, and replaying
-  one twice does no harm to what is acknowledged.
+- There is no limit at which acknowledgements are dropped: the bitmaps grow with the number of acknowledged runs.
+- The mark-delete position is always as high as possible. When the entry after it is acknowledged, it advances over the
+  whole run at once, also into the next segment. Details of entries before it are dropped.
+- An acknowledgement is stored once: an entry is in at most one of `acked`, `partial`, and the range up to mark-delete.
+- Every change is also added to a *delta* since the last `take_delta`: one record for all acknowledgements of an event
+  loop iteration. Replaying the deltas in order on the initial state restores the state, and replaying one twice does
+  not change what is acknowledged.
 
-Positions given to `acknowledge` exist in the topic; whoever calls it has checked that (`dispatcher`).
+Precondition of `acknowledge`: the entries exist in the topic (`dispatcher` checks this).
+
+Pulsar's managed cursor has the same state (`individualDeletedMessages`, `batchDeletedIndexes`):
+https://github.com/apache/pulsar/blob/master/managed-ledger/src/main/java/org/apache/bookkeeper/mledger/impl/ManagedCursorImpl.java
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ from quire.serving.model.positions import Segments
 from quire.serving.subscription.cursor.entry_set import EntrySet, run_end
 from quire.serving.subscription.cursor.partial_acks import Chunk, PartialAcks, chunks_of
 from quire.serving.subscription.cursor.redelivery import RedeliveryCounts
-from quire.serving.subscription.delayed.survey import Survey
+from quire.serving.subscription.delayed.delayed_snapshot import DelayedSnapshot
 
 
 class CursorKey(NamedTuple):
-    """Whose cursor it is. `generation` tells a topic from a former one of its name."""
+    """Identity of a cursor. `generation` distinguishes a topic from a deleted topic of the same name."""
 
     topic: str
     generation: int
@@ -42,9 +45,10 @@ class CursorKey(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What changed: acked entries and changed partial ones are after `mark_delete`.
+    """Changes of a cursor. Entries in `acked` and `partial` are after `mark_delete`.
 
-    `partial` holds remaining bits; `redelivered` are (ledger, bit, entries): add 2^bit to their counts.
+    `partial` contains the bits of the remaining messages; each (ledger id, bit, entries) in `redelivered` adds 2^bit to
+    the redelivery counts of these entries.
     """
 
     mark_delete: Position
@@ -58,7 +62,7 @@ _PARTS: Final[Mapping[str, Callable[[], Any]]] = {
     "acked": EntrySet,
     "partial": PartialAcks,
     "redeliveries": RedeliveryCounts,
-    "survey": Survey,
+    "delayed_snapshot": DelayedSnapshot,
     "_delta_acked": EntrySet,
     "_delta_partial": dict,
     "_delta_redelivered": list,
@@ -66,13 +70,14 @@ _PARTS: Final[Mapping[str, Callable[[], Any]]] = {
 
 
 class Cursor:
-    """The acknowledgements of one subscription."""
+    """Acknowledgement state of one subscription."""
 
     __slots__ = (
         "_delta_acked",
         "_delta_partial",
         "_delta_redelivered",
         "acked",
+        "delayed_snapshot",
         "id",
         "is_reset",
         "key",
@@ -80,31 +85,30 @@ class Cursor:
         "partial",
         "properties",
         "redeliveries",
-        "survey",
     )
 
     def __init__(
         self, key: CursorKey, mark_delete: Position, properties: Mapping[str, str] | None = None
     ) -> None:
         self.id = 0
-        """Where it is kept (`cursor_store`); 0: nowhere, or no longer."""
+        """Cursor id in the cursor store; 0 if the cursor is not stored."""
         self.key = key
         self.properties: Mapping[str, str] = dict(properties) if properties else NO_PROPERTIES
         self.mark_delete = mark_delete
         self.is_reset = True
-        """The next record must be the whole state: the cursor is new or was moved."""
+        """True if the next record must contain the whole state, because the cursor is new or was moved by a seek."""
 
     acked: EntrySet
     partial: PartialAcks
     redeliveries: RedeliveryCounts
-    survey: Survey
-    """What was found after mark-delete; see there."""
+    delayed_snapshot: DelayedSnapshot
+    """Snapshot of entries after the mark-delete position, if some of them are delayed."""
     _delta_acked: EntrySet
     _delta_partial: dict[int, dict[int, int]]
     _delta_redelivered: list[tuple[int, int, BitMap]]
 
     def __getattr__(self, name: str) -> Any:
-        """A part that is empty is made when somebody asks for it, for nearly all cursors are at rest without any."""
+        """Create an empty part at its first use, because nearly all unused cursors have no parts."""
         made = _PARTS.get(name)
         if made is None:
             raise AttributeError(name)
@@ -113,7 +117,7 @@ class Cursor:
         return part
 
     def rest(self) -> bool:
-        """Nobody uses it for now: let go of the parts that are empty. Whether all of them are."""
+        """Drop empty parts, because the cursor is not in use. Return whether all parts were empty."""
         is_bare = True
         for name in _PARTS:
             if getattr(self, name):
@@ -122,10 +126,10 @@ class Cursor:
                 delattr(self, name)
         return is_bare
 
-    # -- asking ----------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------
 
     def unacknowledged(self, ledger_id: int, entries: BitMap) -> BitMap:
-        """Those of `entries` that are not wholly acknowledged. `entries` is changed and returned."""
+        """Remove completely acknowledged entries from `entries`, in place, and return `entries`."""
         marked = self.mark_delete
         if ledger_id <= marked.ledger_id:
             if ledger_id < marked.ledger_id:
@@ -141,11 +145,11 @@ class Cursor:
         return position <= self.mark_delete or position in self.acked
 
     def remaining(self, position: Position) -> int:
-        """The bits of a partly acknowledged entry's messages that are still to come; 0 for any other entry."""
+        """Return the bits of the remaining messages of a partly acknowledged entry; 0 for any other entry."""
         return self.partial.get(*position)
 
     def is_plain(self, ledger_id: int, first: int, stop: int) -> bool:
-        """Whether `first` .. `stop`-1 have no acknowledgement and no redelivery: the common case, cheaply."""
+        """Return, cheaply, whether entries `first` .. `stop`-1 have no acknowledgements and no redeliveries."""
         if not (self.acked.by_ledger or self.partial or self.redeliveries):
             return True
         return not (
@@ -157,8 +161,9 @@ class Cursor:
     # -- acknowledging ---------------------------------------------------------------------------------
 
     def acknowledge(self, ledger_id: int, entries: BitMap, segments: Segments) -> None:
-        """Acknowledge `entries`, none of which is acknowledged yet (see `unacknowledged`) and all of which exist."""
+        """Acknowledge `entries`, which exist and are not acknowledged yet (see `unacknowledged`)."""
         first, last = entries.min(), entries.max()
+        assert (ledger_id, first) > self.mark_delete
         whole = last - first + 1 == len(entries)
         if self.mark_delete == (ledger_id, first - 1) and whole:
             self._move(Position(ledger_id, last))
@@ -169,34 +174,35 @@ class Cursor:
         self._advance(segments)
 
     def acknowledge_up_to(self, position: Position, segments: Segments) -> None:
-        """Acknowledge everything up to and with `position`."""
+        """Acknowledge all entries up to and including `position`."""
         if position > self.mark_delete:
             self._move(position)
             self._advance(segments)
 
     def acknowledge_partly(self, position: Position, remaining: int) -> None:
-        """Of an entry that is not acknowledged only the messages with bits in `remaining` (> 0) are still to come."""
-        assert remaining > 0
+        """Acknowledge the messages of an unacknowledged entry, except those with a bit set in `remaining` (> 0)."""
+        assert remaining > 0 and position > self.mark_delete
         self.partial.put(*position, remaining)
         self._delta_partial.setdefault(position.ledger_id, {})[position.entry_id] = remaining
 
     def count_redelivery(self, ledger_id: int, entries: BitMap) -> None:
-        """`entries` are given back and will be delivered once more."""
+        """Count one redelivery of each of `entries`, which are not acknowledged."""
+        assert entries and (ledger_id, entries.min()) > self.mark_delete
         self.redeliveries.add(ledger_id, entries)
         self._delta_redelivered.append((ledger_id, 0, BitMap(entries)))
 
     def reset(self, mark_delete: Position) -> None:
-        """Seek: everything after `mark_delete` is to come again, with its counts forgotten."""
+        """Mark all entries after `mark_delete` as unacknowledged and not redelivered, because of a seek."""
         self.mark_delete = mark_delete
         self.acked.clear()
         self.partial.clear()
         self.redeliveries.clear()
-        self.survey = Survey()
+        self.delayed_snapshot = DelayedSnapshot()
         self._clear_delta()
         self.is_reset = True
 
     def _advance(self, segments: Segments) -> None:
-        """Move mark-delete over all that is acknowledged right after it."""
+        """Advance the mark-delete position over the acknowledged entries that follow it."""
         while self.acked.by_ledger:
             ledger_id, entry_id = self.mark_delete
             acked = self.acked.by_ledger.get(ledger_id)
@@ -217,16 +223,16 @@ class Cursor:
             self.redeliveries.remove_up_to(position)
 
     def _forget_details(self, ledger_id: int, entries: BitMap) -> None:
-        """What is acknowledged whole has neither remaining bits nor redeliveries."""
+        """Drop remaining bits and redelivery counts of entries that are now completely acknowledged."""
         if self.partial:
             self.partial.remove(ledger_id, entries)
         if self.redeliveries:
             self.redeliveries.remove(ledger_id, entries)
 
-    # -- what to write down ----------------------------------------------------------------------------
+    # -- records --------------------------------------------------------------------------------------
 
     def take_delta(self) -> Delta:
-        """All changes since the last call; only when not `is_reset`."""
+        """Return all changes since the last call, and clear them. Precondition: not `is_reset`."""
         assert not self.is_reset
         self._delta_acked.remove_up_to(self.mark_delete)
         partial = [
@@ -239,18 +245,18 @@ class Cursor:
         return delta
 
     def _still_partial(self, ledger_id: int, changed: dict[int, int]) -> dict[int, int]:
-        """What of `changed` was not acknowledged whole since."""
+        """Return the entries of `changed` that have not been completely acknowledged since."""
         still = self.partial.within(ledger_id, BitMap(changed))
         return changed if len(still) == len(changed) else {entry_id: changed[entry_id] for entry_id in still}
 
     def whole(self) -> Delta:
-        """The state as a delta to an empty cursor."""
+        """Return the whole state, as a delta to an empty cursor."""
         return Delta(
             self.mark_delete, self.acked, list(self.partial.chunks()), list(self.redeliveries.items())
         )
 
     def apply(self, delta: Delta) -> None:
-        """Replay one delta; afterwards the cursor is what it was after `take_delta`."""
+        """Replay one delta, which restores the state that the cursor had when `take_delta` returned this delta."""
         for ledger_id, bit, entries in delta.redelivered:
             self.redeliveries.add(ledger_id, entries, bit)
         for chunk in delta.partial:

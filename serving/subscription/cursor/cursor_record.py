@@ -1,13 +1,13 @@
-"""What a cursor is in bytes: the records that a bundle's state log keeps.
+"""Byte format of a cursor: its records in a bundle's state log.
 
     offset size  field
-         0    1  tag        0x43 ("C"): a cursor's record, whoever else uses the log
+         0    1  tag        0x43 ("C"): a cursor's record, among others in the log
          1    1  version    2
-         2    1  kind       1 begin, 2 delta, 3 delete, 4 a piece of a survey (`survey_record`)
-         3    8  cursor id  which cursor of the bundle; never used twice
+         2    1  kind       1 begin, 2 delta, 3 delete, 4 a segment of a delayed snapshot
+         3    8  cursor id  unique within the bundle, never reused
         11       body
 
-    begin (replaces all that was known of the cursor)       delta
+    begin (replaces all former state of the cursor)         delta
          8  generation of the topic                              8  mark-delete ledger, signed
          8  mark-delete ledger, signed                           8  mark-delete entry, signed
          8  mark-delete entry, signed                            4  a, number of bitmaps of acknowledged entries
@@ -15,16 +15,17 @@
          T  subscription                                         4  r, number of bitmaps of redelivered entries
          4  number of properties, each T key, T value            a  times: 8 ledger, 4 length, roaring bitmap
     T is a text: 2 length, UTF-8.                                p  times: 8 ledger, 4 width, 4 length, bitmap, and
-    delete has no body.                                             `width` bytes for each entry of it: its bits
+    delete has no body.                                             `width` bytes of bits for each entry
                                                                  r  times: 8 ledger, 1 bit, 4 length, bitmap
 
-All integers are big-endian, bits of an entry from the lowest. A roaring bitmap is in its own portable format. The
-state log proves the bytes; a record that does not parse to its very end is damage (`CorruptionError`). Version 1, which
-is still read, had each partly acknowledged entry by itself: 8 ledger, 8 entry, 2 words, 8 each.
+All integers are big-endian; the bits of an entry are little-endian. A roaring bitmap is in its
+[portable format](https://github.com/RoaringBitmap/RoaringFormatSpec). Checksums are in the state log; a record with
+missing or extra bytes is damaged (`CorruptionError`). Version 1, which is still read, stored each partly acknowledged
+entry separately: 8 ledger, 8 entry, 2 number of words, 8 each word.
 
-A delta says: redelivered entries' counts grow by 2^bit; partly acknowledged entries have these messages left
-(set bits); acknowledged entries are acknowledged; mark-delete is there now. A snapshot of a cursor is a begin
-and deltas of at most about 512 KiB, so no record outgrows what a log takes.
+A delta is applied in this order: add 2^bit to the counts of redelivered entries; keep only the given messages (set
+bits) of partly acknowledged entries; acknowledge the acknowledged entries; advance mark-delete. A snapshot of a cursor
+is a begin followed by deltas of at most about 512 KiB, so each record fits into the state log.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from quire.serving.model.ports import Position
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey, Delta
 from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.cursor.partial_acks import Chunk, chunks_of
-from quire.serving.subscription.delayed import survey_record
-from quire.serving.subscription.delayed.survey import Piece
+from quire.serving.subscription.delayed import delayed_snapshot_record
+from quire.serving.subscription.delayed.delayed_snapshot import SnapshotSegment
 
 TAG: Final = b"C"
 VERSION: Final = 2
 PIECE_BYTES: Final = 512 * 1024
-"""A delta is ended when it has reached this many bytes."""
+"""Size in bytes above which a change is split into several deltas."""
 
 SPAN_ENTRIES: Final = 1 << 20
-"""A snapshot's bitmaps cover at most this many entry ids each: 128 KiB at the worst."""
+"""Maximum range of entry ids in a snapshot's bitmap, so that a bitmap has at most 128 KiB."""
 
 _HEAD: Final = Struct(">cBBQ")
 _BEGIN: Final = Struct(">Qqq")
@@ -69,17 +70,20 @@ class Kind(IntEnum):
     BEGIN = 1
     DELTA = 2
     DELETE = 3
-    SURVEY = 4
+    DELAYED_SNAPSHOT = 4
 
 
 class Record(NamedTuple):
-    """A parsed record; `cursor` for BEGIN (empty but for its mark-delete), `delta` for DELTA, `piece` for SURVEY."""
+    """Parsed record: BEGIN has `cursor`, DELTA has `delta`, DELAYED_SNAPSHOT has `segment`.
+
+    `cursor` has a mark-delete position and properties, but no other acknowledgements.
+    """
 
     kind: Kind
     cursor_id: int
     cursor: Cursor | None = None
     delta: Delta | None = None
-    piece: Piece | None = None
+    segment: SnapshotSegment | None = None
 
 
 # -- encoding ------------------------------------------------------------------------------------------
@@ -118,7 +122,7 @@ def delta(cursor_id: int, change: Delta) -> bytes:
 
 
 def deltas(cursor_id: int, change: Delta) -> list[bytes]:
-    """`change` as one record, or as several that are small enough for a log."""
+    """Encode `change` as one record, or as several of at most about `PIECE_BYTES`."""
     record = delta(cursor_id, change)
     if len(record) <= PIECE_BYTES:
         return [record]
@@ -129,22 +133,24 @@ def delete(cursor_id: int) -> bytes:
     return _HEAD.pack(TAG, VERSION, Kind.DELETE, cursor_id)
 
 
-def survey(cursor_id: int, piece: Piece) -> bytes:
-    return _HEAD.pack(TAG, VERSION, Kind.SURVEY, cursor_id) + survey_record.encode(piece)
+def delayed_snapshot(cursor_id: int, segment: SnapshotSegment) -> bytes:
+    return _HEAD.pack(TAG, VERSION, Kind.DELAYED_SNAPSHOT, cursor_id) + delayed_snapshot_record.encode(
+        segment
+    )
 
 
 def snapshot(cursor_id: int, cursor: Cursor) -> Iterator[bytes]:
-    """The whole cursor: a begin, as many deltas as it takes, and its survey."""
+    """Encode the whole cursor: a begin, as many deltas as needed, and its delayed snapshot."""
     yield begin(cursor_id, cursor)
     for piece in _pieces(cursor.whole()):
         yield delta(cursor_id, piece)
-    cursor.survey.prune(cursor.mark_delete, cursor.unacknowledged)
-    for found in cursor.survey:
-        yield survey(cursor_id, found)
+    cursor.delayed_snapshot.prune(cursor.mark_delete, cursor.unacknowledged)
+    for found in cursor.delayed_snapshot:
+        yield delayed_snapshot(cursor_id, found)
 
 
 def _pieces(whole: Delta) -> Iterator[Delta]:
-    """`whole` as deltas that are small enough for one record each."""
+    """Split `whole` into deltas of at most about `PIECE_BYTES`."""
     for ledger_id, bit, entries in whole.redelivered:
         for part in _cut(entries):
             yield Delta(whole.mark_delete, EntrySet(), [], [(ledger_id, bit, part)])
@@ -171,7 +177,7 @@ def _pieces(whole: Delta) -> Iterator[Delta]:
 
 
 def _cut(entries: BitMap) -> Iterator[BitMap]:
-    """`entries` in pieces of at most `SPAN_ENTRIES` ids."""
+    """Split `entries` into bitmaps that each span at most `SPAN_ENTRIES` ids."""
     if entries.max() - entries.min() < SPAN_ENTRIES:
         yield entries
         return
@@ -191,27 +197,27 @@ def _text(text: str) -> bytes:
 
 
 def parse(raw: bytes) -> Record:
-    """One record. Raises `CorruptionError`."""
+    """Parse one record. Raises `CorruptionError`."""
     try:
         tag, version, number, cursor_id = _HEAD.unpack_from(raw)
         if tag != TAG or not 1 <= version <= VERSION:
             raise CorruptionError(
-                f"no cursor's record of version {VERSION} or 1 (tag {tag!r}, version {version})"
+                f"not a cursor record of version 1 or {VERSION} (tag {tag!r}, version {version})"
             )
         kind = Kind(number)
         reader = _Reader(raw, _HEAD.size)
         cursor = _read_begin(reader) if kind is Kind.BEGIN else None
         change = _read_delta(reader, version) if kind is Kind.DELTA else None
-        piece = survey_record.read(reader) if kind is Kind.SURVEY else None
+        segment = delayed_snapshot_record.read(reader) if kind is Kind.DELAYED_SNAPSHOT else None
     except (StructError, ValueError) as error:
-        raise CorruptionError(f"a cursor's record cannot be read: {error}") from None
+        raise CorruptionError(f"cannot parse a cursor record: {error}") from None
     if reader.offset != len(raw):
-        raise CorruptionError("a cursor's record is longer than what it says")
-    return Record(kind, cursor_id, cursor, change, piece)
+        raise CorruptionError(f"a cursor record has {len(raw) - reader.offset} extra bytes after its end")
+    return Record(kind, cursor_id, cursor, change, segment)
 
 
 class _Reader:
-    """Takes one thing after another out of a record."""
+    """Sequential reader of a record."""
 
     def __init__(self, raw: bytes, offset: int) -> None:
         self.raw = raw
@@ -225,7 +231,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         piece = self.raw[self.offset : self.offset + count]
         if len(piece) != count:
-            raise ValueError("it is cut short")
+            raise ValueError("the record is truncated")
         self.offset += count
         return piece
 
@@ -275,12 +281,14 @@ def _read_chunk(reader: _Reader) -> Chunk:
     ledger_id, width, length = reader.unpack(_CHUNK)
     entries = reader.bitmap(length)
     if not entries or width.bit_count() != 1:
-        raise ValueError("a chunk of partly acknowledged entries is none")
+        raise ValueError(
+            f"invalid chunk of partly acknowledged entries (width {width} bytes, {len(entries)} entries)"
+        )
     return Chunk(ledger_id, width, entries, reader.take(width * len(entries)))
 
 
 def words_of(bits: int) -> list[int]:
-    """Bits as the protocol's `ack_set`: signed 64-bit words, the lowest first."""
+    """Return bits as the protocol's `ack_set`: signed 64-bit words, lowest first."""
     return [word - (1 << 64) if word >> 63 else word for word in _unsigned_words(bits)]
 
 
@@ -290,7 +298,7 @@ def _unsigned_words(bits: int) -> tuple[int, ...]:
 
 
 def bits_of(words: Sequence[int]) -> int:
-    """The reverse of `words_of`. Linear, for a client may send a hundred thousand."""
-    if len(words) == 1:  # of nearly every batch
+    """Return the bits of an `ack_set`. Takes linear time, because a client may send a hundred thousand words."""
+    if len(words) == 1:  # the case for nearly every batch
         return words[0] & _WORD_MASK
     return int.from_bytes(b"".join([(word & _WORD_MASK).to_bytes(8, "little") for word in words]), "little")

@@ -1,8 +1,7 @@
-"""Sets of entries: one roaring bitmap of entry ids per ledger.
+"""Sets of entries: one [roaring bitmap](https://roaringbitmap.org) of entry ids per ledger. Performs no I/O.
 
-Acknowledgements, deliveries that wait for one, and redeliveries come in runs, so every operation here is on a
-bitmap or a range, never on one entry. Entry ids of a ledger stay below 2^32 (segments roll long before), which
-keeps the bitmaps of the 32-bit kind.
+Acknowledgements, pending acknowledgements and redeliveries form runs, so operations are on bitmaps and ranges, not
+on single entries. Entry ids of a ledger are below 2^32, because segments are rolled earlier, so 32-bit bitmaps suffice.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ Span = tuple[int, int]
 
 
 def run_end(bitmap: BitMap, start: int) -> int:
-    """The first id after `start` that is not in `bitmap`; `start` is in it. Logarithmic in the run's length."""
+    """Return the first id after `start` that is not in `bitmap`, in logarithmic time.
+
+    Precondition: `start` is in `bitmap`.
+    """
     end, step = start + 1, 1
     while bitmap.contains_range(end, end + step):
         end += step
@@ -33,19 +35,19 @@ def run_end(bitmap: BitMap, start: int) -> int:
 
 
 def span(first: int, stop: int) -> BitMap:
-    """The ids `first` .. `stop`-1; a fifth of what `BitMap(range(first, stop))` costs."""
+    """Return a bitmap of `first` .. `stop`-1; takes a fifth of the time of `BitMap(range(first, stop))`."""
     bitmap = BitMap()
     bitmap.add_range(first, stop)
     return bitmap
 
 
 def run_count(bitmap: BitMap) -> int:
-    """How many runs of consecutive ids `bitmap` has."""
+    """Count the runs of consecutive ids in `bitmap`."""
     return len(bitmap) - len(bitmap & bitmap.shift(1))
 
 
 def spans(bitmap: BitMap) -> list[Span]:
-    """`bitmap` as runs of consecutive ids, ascending."""
+    """Return `bitmap` as runs of consecutive ids, ascending."""
     if not bitmap:
         return []
     at, last = bitmap.min(), bitmap.max()
@@ -61,7 +63,7 @@ def spans(bitmap: BitMap) -> list[Span]:
 
 
 class EntrySet:
-    """Entries of several ledgers. No bitmap in it is empty, so truth is whether anything is in it."""
+    """Set of entries of several ledgers. Invariant: no bitmap is empty."""
 
     __slots__ = ("by_ledger",)
 
@@ -79,27 +81,27 @@ class EntrySet:
         return bitmap is not None and position.entry_id in bitmap
 
     def items(self) -> Iterator[tuple[int, BitMap]]:
-        """(ledger id, its entries), in the ledgers' order."""
+        """Iterate over (ledger id, entries), ordered by ledger id."""
         return iter(sorted(self.by_ledger.items()))
 
     def get(self, ledger_id: int) -> BitMap | None:
         return self.by_ledger.get(ledger_id)
 
     def within(self, ledger_id: int, first: int, stop: int) -> BitMap:
-        """A new bitmap of what is in `first` .. `stop`-1 of one ledger."""
+        """Return a new bitmap of the set's entries among `first` .. `stop`-1 of one ledger."""
         bitmap = self.by_ledger.get(ledger_id)
         if bitmap is None:
             return BitMap()
-        # A range up to the end of all ids would be 65,536 containers, built anew each time.
+        # `BitMap(range(...))` up to the greatest possible id would build 65,536 containers on each call.
         return bitmap & BitMap(range(first, min(stop, bitmap.max() + 1)))
 
     def touches(self, ledger_id: int, first: int, stop: int) -> bool:
-        """Whether anything of `first` .. `stop`-1 is in it."""
+        """Return whether the set contains any of the entries `first` .. `stop`-1."""
         bitmap = self.by_ledger.get(ledger_id)
         return bitmap is not None and bitmap.range_cardinality(first, stop) > 0
 
     def min(self) -> Position:
-        """The first entry. Only when not empty."""
+        """Return the first entry. Precondition: the set is not empty."""
         ledger_id = min(self.by_ledger)
         return Position(ledger_id, self.by_ledger[ledger_id].min())
 
@@ -127,7 +129,7 @@ class EntrySet:
                 del self.by_ledger[ledger_id]
 
     def remove_up_to(self, position: Position) -> None:
-        """Forget everything up to and with `position`."""
+        """Remove all entries up to and including `position`."""
         if not self.by_ledger:
             return
         for ledger_id in [ledger_id for ledger_id in self.by_ledger if ledger_id < position.ledger_id]:

@@ -1,16 +1,18 @@
-"""Entries of which only some messages were acknowledged, and which of theirs are still to come: a core.
+"""Partly acknowledged batches and their remaining messages. Performs no I/O.
 
-A subscription may have a million of them, so none is an object of its own. The bits of an entry (a set bit is a message
-still to come) take a fixed number of bytes, its *width*: the least power of two that holds the bits it came with, for
-they only become fewer. Entries of a ledger with one width are a *column*: a bitmap of their ids, and their bits one
-after the other in the order of the ids, in chunks of about 32 KiB that each cover a fixed range of ids.
+Clients acknowledge single messages of a batch as in
+[PIP-54](https://github.com/apache/pulsar/blob/master/pip/pip-54.md). A subscription may have a million such entries, so
+there is no object for each. The bits of an entry (a set bit is a remaining message) take a fixed number of bytes, its
+*width*: the smallest power of two that fits its first bits; later bits are a subset of these. Entries of a ledger with
+equal width form a *column*: a bitmap of their ids, and their bits in the order of the ids. The bits are stored in
+chunks of about 32 KiB, each of which covers a fixed range of ids.
 
     column of width 2     entries  {7, 9, 12, …}               chunk 0   b0b1 | b0b1 | b0b1 | …
                                                                          of 7   of 9   of 12
 
-So the rank of an id among those of its chunk says where its bits are; putting one in or taking one out moves at most a
-chunk; dropping what mark-delete passed drops chunks; counting the messages of many counts bits of whole chunks. A
-million batches of ten messages take 2 MiB. A chunk is also what a cursor's record is made of.
+So the rank of an id within its chunk is the index of its bits. An insertion or removal moves at most the bytes of a
+chunk; when mark-delete advances, whole chunks are dropped; messages are counted by the set bits of whole chunks. A
+million batches of ten messages take 2 MiB. Cursor records contain the same chunks.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from pyroaring import BitMap
 from quire.serving.model.ports import Position
 
 CHUNK_BYTES: Final = 32 * 1024
-"""What a chunk holds at most, unless a single entry is wider."""
+"""Maximum bytes of a chunk's bits, unless a single entry is wider; an insertion moves at most this many bytes."""
 
 
 class Chunk(NamedTuple):
-    """Some entries of one ledger and width, and their bits: `width` bytes each, the lowest first, in their order."""
+    """Entries of one ledger and width, and their bits in the same order: `width` bytes each, little-endian."""
 
     ledger_id: int
     width: int
@@ -36,13 +38,13 @@ class Chunk(NamedTuple):
 
 
 def width_of(bits: int) -> int:
-    """Bytes for `bits` and for whatever is left of them: a power of two."""
+    """Return the width, in bytes, of `bits` and any subset of them: a power of two."""
     least = (bits.bit_length() + 7) // 8
     return 1 << (max(least, 1) - 1).bit_length()
 
 
 def chunks_of(ledger_id: int, bits_by_entry: Mapping[int, int]) -> Iterator[Chunk]:
-    """Entries of one ledger, by width, in chunks that are no larger than others."""
+    """Yield the entries of one ledger as chunks of at most `CHUNK_BYTES`, by width."""
     by_width: dict[int, list[int]] = {}
     for entry_id in sorted(bits_by_entry):
         by_width.setdefault(width_of(bits_by_entry[entry_id]), []).append(entry_id)
@@ -55,19 +57,19 @@ def chunks_of(ledger_id: int, bits_by_entry: Mapping[int, int]) -> Iterator[Chun
 
 
 class _Column:
-    """The entries of one ledger and width."""
+    """Entries of one ledger that have the same width."""
 
     __slots__ = ("chunks", "entries", "shift", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.shift = max(1, CHUNK_BYTES // width).bit_length() - 1
-        """An id's chunk is the id without so many of its lowest bits."""
+        """Number of low bits of an entry id that are not part of its chunk number."""
         self.entries = BitMap()
         self.chunks: dict[int, bytearray] = {}
 
     def _at(self, entry_id: int) -> int:
-        """Where the entry's bits begin in its chunk, or would."""
+        """Return the offset of the entry's bits in its chunk or, if it has none, the offset at which to insert them."""
         first = entry_id >> self.shift << self.shift
         before: int = self.entries.range_cardinality(first, entry_id)
         return before * self.width
@@ -84,7 +86,7 @@ class _Column:
         self.entries.add(entry_id)
 
     def by_chunk(self, entries: BitMap) -> Iterator[tuple[int, BitMap]]:
-        """(number of a chunk, those of `entries` that are in it)."""
+        """Group `entries` by chunk: (chunk number, entries)."""
         rest = entries.copy()
         while rest:
             number = rest.min() >> self.shift
@@ -96,7 +98,7 @@ class _Column:
         return self.entries & BitMap(range(number << self.shift, (number + 1) << self.shift))
 
     def left(self, entries: BitMap) -> int:
-        """Messages still to come of `entries`, all of which are here."""
+        """Count the remaining messages of `entries`, which are all in the column."""
         total = 0
         for number, some in self.by_chunk(entries):
             chunk = self.chunks[number]
@@ -107,7 +109,7 @@ class _Column:
         return total
 
     def remove(self, entries: BitMap) -> None:
-        """All of them are here."""
+        """Remove `entries`, which are all in the column."""
         for number, some in self.by_chunk(entries):
             chunk, width = self.chunks[number], self.width
             if len(some) * width == len(chunk):
@@ -120,7 +122,7 @@ class _Column:
         self.entries -= entries
 
     def remove_below(self, stop: int) -> None:
-        """Forget all ids below `stop`: whole chunks, and the front of one."""
+        """Remove all ids below `stop`: drop whole chunks, and shorten the chunk that contains `stop`."""
         while self.entries and self.entries.min() < stop:
             number = self.entries.min() >> self.shift
             end = (number + 1) << self.shift
@@ -134,7 +136,7 @@ class _Column:
 
 
 class PartialAcks:
-    """True when anything is in it."""
+    """Partly acknowledged entries of all ledgers, with the bits of their remaining messages."""
 
     __slots__ = ("_by_ledger",)
 
@@ -151,14 +153,14 @@ class PartialAcks:
         return set(self._by_ledger)
 
     def get(self, ledger_id: int, entry_id: int) -> int:
-        """The entry's bits; 0 when it is not here."""
+        """Return the entry's bits; 0 if it is not partly acknowledged."""
         for column in self._by_ledger.get(ledger_id, {}).values():
             if entry_id in column.entries:
                 return column.get(entry_id)
         return 0
 
     def put(self, ledger_id: int, entry_id: int, bits: int) -> None:
-        """The entry has `bits` (> 0) left; those that it had before, if it is here, are among its others no more."""
+        """Replace the entry's bits by `bits` (> 0)."""
         columns = self._by_ledger.setdefault(ledger_id, {})
         for column in columns.values():
             if entry_id in column.entries:
@@ -174,35 +176,35 @@ class PartialAcks:
         columns[width].put(entry_id, bits)
 
     def touches(self, ledger_id: int, first: int, stop: int) -> bool:
-        """Whether any of `first` .. `stop`-1 is here."""
+        """Return whether any of the entries `first` .. `stop`-1 is partly acknowledged."""
         columns = self._by_ledger.get(ledger_id)
         return columns is not None and any(
             column.entries.range_cardinality(first, stop) for column in columns.values()
         )
 
     def between(self, ledger_id: int, first: int, stop: int) -> BitMap:
-        """A new bitmap: those of `first` .. `stop`-1 that are here."""
+        """Return a new bitmap of the partly acknowledged entries among `first` .. `stop`-1."""
         columns = self._by_ledger.get(ledger_id)
         if columns is None or stop <= first:
             return BitMap()
-        # A range up to the end of all ids would be 65,536 containers, built anew each time.
+        # `BitMap(range(...))` up to the greatest possible id would build 65,536 containers on each call.
         last = max(column.entries.max() for column in columns.values())
         return self.within(ledger_id, BitMap(range(first, min(stop, last + 1))))
 
     def within(self, ledger_id: int, entries: BitMap) -> BitMap:
-        """A new bitmap: those of `entries` that are here."""
+        """Return a new bitmap of the partly acknowledged entries among `entries`."""
         found = BitMap()
         for column in self._by_ledger.get(ledger_id, {}).values():
             found |= column.entries & entries
         return found
 
     def left(self, ledger_id: int, entries: BitMap) -> int:
-        """Messages still to come of those of `entries` that are here."""
+        """Count the remaining messages of the partly acknowledged entries among `entries`."""
         columns = self._by_ledger.get(ledger_id, {})
         return sum(column.left(column.entries & entries) for column in columns.values())
 
     def remove(self, ledger_id: int, entries: BitMap) -> None:
-        """Forget those of `entries` that are here."""
+        """Remove the partly acknowledged entries among `entries`."""
         columns = self._by_ledger.get(ledger_id)
         if columns is None:
             return
@@ -213,7 +215,7 @@ class PartialAcks:
         self._tidy(ledger_id)
 
     def remove_up_to(self, position: Position) -> None:
-        """Forget everything up to and with `position`."""
+        """Remove all entries up to and including `position`."""
         for ledger_id in [one for one in self._by_ledger if one < position.ledger_id]:
             del self._by_ledger[ledger_id]
         columns = self._by_ledger.get(position.ledger_id)
@@ -235,14 +237,14 @@ class PartialAcks:
     # -- to and from records ---------------------------------------------------------------------------
 
     def chunks(self) -> Iterator[Chunk]:
-        """Everything, by ledger."""
+        """Yield all chunks, ordered by ledger and width."""
         for ledger_id, columns in sorted(self._by_ledger.items()):
             for width, column in sorted(columns.items()):
                 for number, bits in sorted(column.chunks.items()):
                     yield Chunk(ledger_id, width, column.of_chunk(number), bytes(bits))
 
     def merge(self, chunk: Chunk) -> None:
-        """Take in what a record says: of entries that are here only what both have left."""
+        """Merge a chunk of a record; an entry that is already present keeps only the bits that are set in both."""
         if self._adopt(chunk):
             return
         for at, entry_id in enumerate(chunk.entries):
@@ -251,7 +253,10 @@ class PartialAcks:
             self.put(chunk.ledger_id, entry_id, bits & (self.get(chunk.ledger_id, entry_id) or bits))
 
     def _adopt(self, chunk: Chunk) -> bool:
-        """Take it in whole, if it lies in one chunk of ours that is not here yet, and none of its entries is."""
+        """Insert a chunk without copying its entries one by one.
+
+        Returns False, and changes nothing, if it spans several chunks or overlaps a present chunk or entry.
+        """
         columns = self._by_ledger.setdefault(chunk.ledger_id, {})
         column = columns.get(chunk.width) or _Column(chunk.width)
         number = chunk.entries.min() >> column.shift

@@ -1,11 +1,11 @@
-"""How often each entry has been given back: counters in bit slices.
+"""Redelivery counts of entries, in bit slices (a vertical counter). Performs no I/O.
 
-Redelivery is asked for by the thousand ("all that this consumer holds"), and a counter per entry would make
-that thousand operations. So counts are kept by their binary digits: slice k of a ledger is the bitmap of the
-entries whose count has bit k set. Adding one to a whole set of entries is the binary addition of a carry,
-one pair of bitmap operations for each slice that it reaches; most sets reach one or two.
+A client may request the redelivery of thousands of entries at once (all unacknowledged entries of a consumer). A
+counter per entry would need one operation per entry. So counts are stored by binary digit: slice k of a ledger is the
+bitmap of the entries whose count has bit k set. The counts of a set of entries are incremented by a binary addition
+with carry: one pair of bitmap operations for each slice that the carry reaches. Most sets reach one or two.
 
-Entries without a count (nearly all) cost nothing, and `split` sorts any set by count with as few operations.
+Entries without a count (nearly all) use no memory, and `split` groups any set by count with as few operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from pyroaring import BitMap
 from quire.serving.model.ports import Position
 
 SLICES_MAX = 31
-"""Counts are below 2^31, as the protocol's field allows; one more is not counted."""
+"""Maximum number of slices, so counts are below 2^31, because `redelivery_count` in MESSAGE has 32 bits.
+
+A carry out of the last slice is dropped.
+"""
 
 
 class RedeliveryCounts:
@@ -32,7 +35,7 @@ class RedeliveryCounts:
         return bool(self._slices)
 
     def add(self, ledger_id: int, entries: BitMap, bit: int = 0) -> None:
-        """Add 2^`bit` to the count of each of `entries`."""
+        """Add 2^`bit` to the count of each entry of `entries`."""
         slices = self._slices.setdefault(ledger_id, [])
         carry = entries
         while carry and bit < SLICES_MAX:
@@ -44,7 +47,7 @@ class RedeliveryCounts:
             bit += 1
 
     def split(self, ledger_id: int, entries: BitMap) -> list[tuple[int, BitMap]]:
-        """`entries` sorted by count: (count, those that have it), none of them empty."""
+        """Group `entries` by redelivery count: (count, entries), without empty groups."""
         groups = [(0, entries)] if entries else []
         for bit, one in enumerate(self._slices.get(ledger_id, ())):
             halves = [
@@ -56,24 +59,24 @@ class RedeliveryCounts:
         return groups
 
     def count(self, position: Position) -> int:
-        """How often the entry was redelivered."""
+        """Return the entry's redelivery count."""
         slices = self._slices.get(position.ledger_id, ())
         return sum(1 << bit for bit, one in enumerate(slices) if position.entry_id in one)
 
     def touches(self, ledger_id: int, first: int, stop: int) -> bool:
-        """Whether any of `first` .. `stop`-1 has a count."""
+        """Return whether any of the entries `first` .. `stop`-1 has a count."""
         slices = self._slices.get(ledger_id)
         return slices is not None and any(one.range_cardinality(first, stop) for one in slices)
 
     def items(self) -> Iterator[tuple[int, int, BitMap]]:
-        """(ledger id, bit, entries whose count has that bit), for a snapshot."""
+        """Yield (ledger id, bit, entries whose count has that bit set), for a snapshot."""
         for ledger_id, slices in sorted(self._slices.items()):
             for bit, one in enumerate(slices):
                 if one:
                     yield ledger_id, bit, one
 
     def remove(self, ledger_id: int, entries: BitMap) -> None:
-        """Forget the counts of `entries`: they were acknowledged."""
+        """Forget the counts of `entries`, because they were acknowledged."""
         slices = self._slices.get(ledger_id)
         if slices is None:
             return
@@ -82,7 +85,7 @@ class RedeliveryCounts:
         self._tidy(ledger_id)
 
     def remove_up_to(self, position: Position) -> None:
-        """Forget every count up to and with `position`."""
+        """Forget the counts of all entries up to and including `position`."""
         for ledger_id in [ledger_id for ledger_id in self._slices if ledger_id < position.ledger_id]:
             del self._slices[ledger_id]
         if position.ledger_id in self._slices and position.entry_id >= 0:

@@ -1,6 +1,10 @@
-"""Messages with a time of delivery.
+"""Delayed delivery: messages with a delivery time.
 
-`delays` (what is due when), `survey` (what was found after mark-delete), `survey_record` (its bytes), `delayed_entries`
-(both for a dispatcher, as it reads) and, a shell,
-`delayed_delivery` (the timer, and when what was found is written down).
+Read in this order:
+
+delays                     delivery times of entries
+delayed_snapshot           information about entries after mark-delete
+delayed_snapshot_record    byte format of a snapshot
+delayed_entries            delayed entries of a dispatcher, and snapshots of them
+delayed_delivery           a shell: sets the timer, and decides when to write a snapshot
 """

@@ -1,11 +1,14 @@
-"""What of one subscription is to be delivered later: the shell around `delays`.
+"""Delayed delivery of one subscription: the shell of `delays`.
 
-It has the clock and the one timer, which rings when the next entry is due; and it writes down what was found
-(`survey`), so that nobody has to read the same backlog twice: after so many delayed entries, or so many bytes while any
-are waiting, and whenever the dispatcher is about to forget (the last consumer leaves, the topic is unloaded).
-Subscriptions without delayed entries, not durable ones and those that read compacted data write nothing.
+The shell has the clock and a timer, which fires when the next entry is due. It writes snapshots (`delayed_snapshot`),
+so that a new dispatcher need not read the same backlog again:
 
-What is due later than an hour is looked for again in between: wall clocks are set.
+- after `SNAPSHOT_ENTRIES` delayed entries, or `SNAPSHOT_BYTES` read while any entry is delayed;
+- whenever the dispatcher is discarded, because the last consumer is closed or the topic is unloaded.
+
+Subscriptions without delayed entries, non-durable ones and those that read compacted data write no snapshots.
+
+The timer waits at most an hour, because the wall clock may be adjusted.
 """
 
 from __future__ import annotations
@@ -23,18 +26,21 @@ from quire.serving.subscription.delayed.delays import Delays
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.multi_consumer import MultiConsumer
 
-SURVEY_ENTRIES: Final = 50_000
-SURVEY_BYTES: Final = 64 << 20
-"""Delayed entries, and bytes read, that may have to be read again after a crash."""
+SNAPSHOT_ENTRIES: Final = 50_000
+SNAPSHOT_BYTES: Final = 64 << 20
+"""Bytes read after which a snapshot is written; at most this many are read again after a crash."""
 
-SURVEY_HELD_BYTES_MAX: Final = 32 << 20
-"""A survey that takes more is not continued: what lies after it will be read again."""
+SNAPSHOT_HELD_BYTES_MAX: Final = 32 << 20
+"""Maximum memory of a snapshot, in bytes. A larger snapshot is not continued, so entries after it are read again."""
 
 TIMER_S_MAX: Final = 3600.0
 
 
 class DelayedDelivery:
-    """`delays` is None while times of delivery do not count. `due` is called when something has become due."""
+    """Timer and snapshots of one subscription. Calls `due` when delayed entries have become due.
+
+    `delays` is None while delivery times are ignored.
+    """
 
     def __init__(self, cursor: Cursor, store: CursorStore, clock: Clock, due: Callable[[], None]) -> None:
         self.delays: Delays | None = None
@@ -45,20 +51,23 @@ class DelayedDelivery:
         self._due = due
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        """When the timer rings, in ms since 1970; 0 when it is not set."""
+        """Time at which the timer fires, in ms since 1970; 0 if it is not set."""
         self._is_kept = False
-        """What is found is written down."""
+        """True if snapshots are to be written."""
 
     def move_to(self, store: CursorStore) -> None:
-        """See `Subscriptions.move_to`."""
+        """Write to another store from now on; see `Subscriptions.move_to`."""
         self._store = store
 
     def __len__(self) -> int:
-        """Entries that were read and wait for their time."""
+        """Return the number of entries that were read and are not due yet."""
         return 0 if self.delays is None else len(self.delays)
 
     def apply_policy(self, dispatcher: Dispatcher, policy: DelayedDeliveryPolicy, *, is_kept: bool) -> bool:
-        """Let times count, or not, as the policy says; only where nothing is in order. Whether more is due now."""
+        """Apply the policy: honour or ignore delivery times. Return whether more entries are due now.
+
+        Only Shared and Key_Shared subscriptions honour delivery times, because the others deliver in order.
+        """
         self._is_kept = is_kept and self._cursor.id != 0
         self._entries = dispatcher.delayed if isinstance(dispatcher, MultiConsumer) else None
         if self._entries is None or not policy.active:
@@ -68,41 +77,41 @@ class DelayedDelivery:
             self.delays = self._entries.delays = Delays(policy.tick_ms, policy.delay_ms_max)
             self.look_at_clock()
             if self._is_kept and not dispatcher.consumers:
-                self._entries.restore(self._cursor.survey)
+                self._entries.restore(self._cursor.delayed_snapshot)
         return False
 
     def look_at_clock(self) -> None:
-        """What is due by now is not delayed. Call it before dispatching."""
+        """Read the clock, so that entries due by now are not delayed. The caller does this before dispatching."""
         if self.delays is not None:
             self.delays.now_ms = self._clock.now_ms()
 
     def dispatched(self) -> None:
-        """Something may have been found: set the timer for it, write it down."""
+        """Set the timer for newly found delayed entries, and write a snapshot if there are many."""
         if self.delays:
             self._set_timer(self.delays.next_ms())
             entries = self._entries
             assert entries is not None
-            if entries.found_count >= SURVEY_ENTRIES or entries.bytes_read >= SURVEY_BYTES:
+            if entries.found_count >= SNAPSHOT_ENTRIES or entries.bytes_read >= SNAPSHOT_BYTES:
                 self.write()
 
     def write(self) -> None:
-        """Write down what was found since the last time, if any of it is still to come."""
+        """Write a snapshot of the entries read since the last one, if an entry is still delayed."""
         if not self.delays or not self._is_kept or self._entries is None:
             return
         if self._has_room():
-            for piece in self._entries.survey():
-                self._store.found(self._cursor, piece)
+            for segment in self._entries.delayed_snapshot():
+                self._store.found(self._cursor, segment)
         else:
             self._entries.found_count = self._entries.bytes_read = 0
 
     def _has_room(self) -> bool:
-        survey = self._cursor.survey
-        if survey.held_bytes() > SURVEY_HELD_BYTES_MAX:
-            survey.prune(self._cursor.mark_delete, self._cursor.unacknowledged)
-        return survey.held_bytes() <= SURVEY_HELD_BYTES_MAX
+        snapshot = self._cursor.delayed_snapshot
+        if snapshot.held_bytes() > SNAPSHOT_HELD_BYTES_MAX:
+            snapshot.prune(self._cursor.mark_delete, self._cursor.unacknowledged)
+        return snapshot.held_bytes() <= SNAPSHOT_HELD_BYTES_MAX
 
     def _set_timer(self, due_ms: int | None) -> None:
-        """Ring at `due_ms` since 1970 instead of when it was set to; None leaves it as it is."""
+        """Set the timer to `due_ms` since 1970; None leaves it unchanged."""
         if due_ms is None or due_ms == self._timer_ms:
             return
         self._stop_timer()
@@ -122,10 +131,10 @@ class DelayedDelivery:
             self._timer.cancel()
 
     def stop(self) -> None:
-        """Ring no more, and know nobody."""
+        """Stop the timer, and drop the reference to the subscription."""
         self._stop_timer()
-        self.delays, self._due = None, _nobody
+        self.delays, self._due = None, _nothing
 
 
-def _nobody() -> None:
-    """To whom something is due when the subscription has ended."""
+def _nothing() -> None:
+    """Do nothing, because the subscription has ended."""

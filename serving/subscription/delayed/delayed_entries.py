@@ -1,8 +1,8 @@
-"""Which of the entries that a dispatcher reads are to be dispatched later, and what is known of all it read: a core.
+"""Delayed entries of one dispatcher, and snapshots of the entries that it read. Performs no I/O.
 
-What is not due is put away as the read position moves over it, and comes into the queue when its time has come. All
-that was read since the last time can be told in pieces (`survey`), and another dispatcher goes on where these end
-(`restore`), as if it had read everything up to there.
+An entry that is not due is put aside when the read position passes it, and queued when it is due. A snapshot covers
+the entries read since the former one (`delayed_snapshot`); a new dispatcher continues at its end (`restore`), as
+if it had read everything before.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap
 
 from quire.serving.model.ports import Position
+from quire.serving.subscription.delayed.delayed_snapshot import (
+    SEGMENT_ENTRIES_MAX,
+    DelayedSnapshot,
+    SnapshotSegment,
+)
 from quire.serving.subscription.delayed.delays import Delays
-from quire.serving.subscription.delayed.survey import PIECE_ENTRIES_MAX, Piece, Survey
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch.read_position import ReadPosition
 from quire.serving.subscription.dispatch.replay_queue import ReplayQueue
@@ -25,7 +29,7 @@ from quire.wire.deliver_at import delivery_times
 
 
 class _Found(NamedTuple):
-    """Of the block that is offered, what must wait for its time: entries, their offsets and times in ms."""
+    """Delayed entries of the block being dispatched, with their offsets in the block and delivery times in ms."""
 
     entries: BitMap
     offsets: list[int]
@@ -36,25 +40,31 @@ _NOTHING: Final = _Found(BitMap(), [], [])
 
 
 class DelayedEntries:
-    """Of what lies before `read`. `slots` are those of the window, where keys matter."""
+    """Delayed entries before the read position.
+
+    `slots` are the slots of entries in the window; None unless the dispatcher dispatches by key.
+    """
 
     def __init__(self, read: ReadPosition, queue: ReplayQueue, slots: EntrySlots | None) -> None:
         self._read = read
         self._queue = queue
         self._slots = slots
         self.delays: Delays | None = None
-        """What of the window is to be dispatched later; None when times of delivery do not count."""
+        """Delayed entries of the window; None while delivery times are ignored."""
         self._found = _NOTHING
         self.found_count = 0
         self.bytes_read = 0
-        """Delayed entries, and bytes, that were met since the last survey."""
+        """Number of bytes read since the last snapshot; `found_count` is the number of delayed entries among them."""
         self._surveyed: Position | None = None
-        """Where the last survey ended; None when a new one must begin at mark-delete."""
+        """End of the last snapshot; None if a new snapshot must begin at the mark-delete position."""
         self._is_blind = False
-        """Something of the window was read while times did not count: a survey would not know them."""
+        """True if entries of the window were read while delivery times were ignored.
+
+        A snapshot would lack their times.
+        """
 
     def runs(self, view: BlockView, start: int) -> list[Run]:
-        """What of a block from offset `start` on is not acknowledged, and due; `move_over` puts the rest away."""
+        """Return the runs of unacknowledged, due entries from offset `start` on; `move_over` puts the others aside."""
         self._found = _NOTHING
         cursor = self._read.cursor
         if self.delays is None or is_blank(view.header):
@@ -69,9 +79,9 @@ class DelayedEntries:
         return sorted_runs(cursor, view, left - later)
 
     def move_over(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
-        """See `ReadPosition.move_over`; `unacked` is without what is delayed."""
+        """Move the read position; see `ReadPosition.move_over`. `unacked` excludes delayed entries."""
         found, self._found = self._found, _NOTHING
-        self.bytes_read += view.bytes
+        self.bytes_read += view.header.length
         self._is_blind |= self.delays is None
         if not found.entries:
             self._read.move_over(view, start, stop, unacked)
@@ -91,13 +101,13 @@ class DelayedEntries:
             self.found_count += len(passed)
 
     def release(self) -> None:
-        """What is due by now may be dispatched."""
+        """Queue the delayed entries that are due by now."""
         if self.delays is not None:
             for ledger_id, entries in self.delays.take_due():
                 self._queue.add(ledger_id, entries)
 
     def release_all(self) -> bool:
-        """Times of delivery count no longer. Whether anything waited for its own."""
+        """Queue all delayed entries, because delivery times are ignored from now on. Return whether there were any."""
         delays, self.delays = self.delays, None
         self._is_blind |= bool(self._read.window)
         if not delays:
@@ -107,24 +117,26 @@ class DelayedEntries:
         return True
 
     def clear(self) -> None:
-        """Nothing is known: reading begins at mark-delete again."""
+        """Forget all delayed entries, because reading restarts at the mark-delete position."""
         if self.delays is not None:
             self.delays.clear()
         self._surveyed, self._is_blind = None, False
 
-    # -- surveys ---------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------
 
-    def survey(self) -> list[Piece]:
-        """What was found since the last survey, in pieces."""
+    def delayed_snapshot(self) -> list[SnapshotSegment]:
+        """Return the entries that were read since the last snapshot, as segments of a snapshot."""
         assert self.delays is not None
-        found: list[Piece] = []
+        found: list[SnapshotSegment] = []
         if self._is_blind:
             return found
         for run in self._read.window.since(self._surveyed or Position(-1, -1)):
-            for first in range(run.first, run.stop, PIECE_ENTRIES_MAX):
-                stop = min(first + PIECE_ENTRIES_MAX, run.stop)
-                piece = Piece(run.ledger_id, run.first, run.stop, run.first_index, run.each, run.counts)
-                part = piece.between(first, stop)
+            for first in range(run.first, run.stop, SEGMENT_ENTRIES_MAX):
+                stop = min(first + SEGMENT_ENTRIES_MAX, run.stop)
+                segment = SnapshotSegment(
+                    run.ledger_id, run.first, run.stop, run.first_index, run.each, run.counts
+                )
+                part = segment.between(first, stop)
                 times = self.delays.part(run.ledger_id, BitMap(range(first, stop)))
                 slots = None if self._slots is None else self._slots.between(run.ledger_id, first, stop)
                 found.append(part._replace(times=times, slots=slots))
@@ -134,40 +146,44 @@ class DelayedEntries:
         self.found_count = self.bytes_read = 0
         return found
 
-    def restore(self, survey: Survey) -> None:
-        """Go on where `survey` ends, as if everything up to there had been read. Nobody is connected."""
+    def restore(self, snapshot: DelayedSnapshot) -> None:
+        """Restore a snapshot, so that reading continues at its end. Precondition: no consumer is attached."""
         assert self.delays is not None
         read = self._read
         self._queue.clear()
         self.clear()
         read.rewind()
-        pieces = survey.since(read.segments.following(read.cursor.mark_delete))
-        if not pieces or not all(map(self._knows, pieces)):
+        segments = snapshot.since(read.segments.following(read.cursor.mark_delete))
+        if not segments or not all(map(self._knows, segments)):
             return
-        read.restore(pieces)
-        for piece in pieces:
-            self._take_in(piece, self.delays)
+        read.restore(segments)
+        for segment in segments:
+            self._take_in(segment, self.delays)
         self._surveyed = read.position
         self.release()
 
-    def _knows(self, piece: Piece) -> bool:
-        """Whether it says all that is needed here. With other ticks, times would be rounded twice."""
-        assert self.delays is not None
-        if piece.times.entries and piece.times.tick_ms != self.delays.tick_ms:
-            return False
-        return self._slots is None or piece.slots is not None or not self._unacknowledged(piece)
+    def _knows(self, segment: SnapshotSegment) -> bool:
+        """Return whether a segment has all data that this dispatcher needs, with the same tick.
 
-    def _take_in(self, piece: Piece, delays: Delays) -> None:
-        ledger_id, first, stop = piece[:3]
+        Times of a different tick would be rounded twice.
+        """
+        assert self.delays is not None
+        if segment.times.entries and segment.times.tick_ms != self.delays.tick_ms:
+            return False
+        return self._slots is None or segment.slots is not None or not self._unacknowledged(segment)
+
+    def _take_in(self, segment: SnapshotSegment, delays: Delays) -> None:
+        ledger_id, first, stop = segment[:3]
         if self._slots is not None:
-            nobody_asks = array("H", bytes(2 * (stop - first)))
-            self._slots.push(ledger_id, first, piece.slots[:] if piece.slots else nobody_asks)
-        left = self._unacknowledged(piece)
-        later = piece.times.part(left)
+            # A segment without slots has no unacknowledged entries (`_knows`), so the zeros are never read.
+            unused = array("H", bytes(2 * (stop - first)))
+            self._slots.push(ledger_id, first, segment.slots[:] if segment.slots else unused)
+        left = self._unacknowledged(segment)
+        later = segment.times.part(left)
         delays.take_in(ledger_id, later)
         now = left - later.entries
         if now:
             self._queue.add(ledger_id, now)
 
-    def _unacknowledged(self, piece: Piece) -> BitMap:
-        return self._read.cursor.unacknowledged(piece.ledger_id, BitMap(range(piece.first, piece.stop)))
+    def _unacknowledged(self, segment: SnapshotSegment) -> BitMap:
+        return self._read.cursor.unacknowledged(segment.ledger_id, BitMap(range(segment.first, segment.stop)))

@@ -1,19 +1,19 @@
-"""Entries that are to be delivered later, by the time of each: a core.
+"""Delayed entries and their delivery times, as a bit-sliced index. Performs no I/O.
 
-A million delayed entries must cost a few bytes each, be found by their time exactly, and come by whole blocks. So
-the times are kept as redelivery counts are, in *bit slices*: a time is a number of ticks, and slice k of a ledger the
-bitmap of the entries whose number has bit k set. All questions are operations on whole bitmaps, one or two for each
-slice (about 25 of them), however many entries there are:
+A million delayed entries must take a few bytes each, be found by their exact time, and be added a block at a time. So
+times are stored in *bit slices*, like redelivery counts: a time is a number of ticks, and slice k of a ledger is the
+bitmap of the entries whose number has bit k set. Each query is one or two operations on whole bitmaps for each slice
+(about 25 of them), for any number of entries:
 
-    add(entries of a block, times)     OR each into the slices of its bits
-    take_due(now)                      compare with now's bits from the highest down: those below, or equal
-    next_ms                            the least: from the highest bit down, keep who has it clear if anybody has
+    add(entries of a block, times)     add each entry to the slices of the bits of its time
+    take_due(now)                      entries with lower or equal times: compare with the bits of `now`, highest first
+    next_ms                            minimum: for each bit, highest first, keep the entries without it, if any
 
-A million entries of a ledger take about 4 MiB, whatever their times are (bench/delayed.py).
+A million entries of a ledger take about 4 MiB, for any distribution of times (bench/delayed.py).
 
-A time is rounded up to a tick, so nothing is early and nothing later than a tick. Ledgers whose least time is not
-reached are not looked at. What is written down of it is a `survey`, whose times are such slices too, so that taking it
-in is a few bitmap operations again.
+Times are rounded up to a tick, so an entry is never early and at most one tick late. `take_due` skips a ledger whose
+least time is in the future. A `delayed_snapshot` contains the same slices, so it is restored by a few bitmap
+operations.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from pyroaring import BitMap
 
 from quire.serving.model.ports import Position
-from quire.serving.subscription.delayed.survey import Times
+from quire.serving.subscription.delayed.delayed_snapshot import Times
 
 
 class _Times:
-    """The entries of one ledger and their times, in ticks since `base`."""
+    """Entries of one ledger and their delivery times, in ticks since `base`."""
 
     __slots__ = ("base", "entries", "least", "slices")
 
@@ -36,7 +36,7 @@ class _Times:
         self.entries = BitMap()
         self.slices: list[BitMap] = []
         self.least: int | None = None
-        """The least time; None when it must be found again."""
+        """Least delivery time, in ticks since `base`; None if it must be computed."""
 
     def add(self, entry_ids: Sequence[int], ticks: Sequence[int]) -> None:
         groups: dict[int, list[int]] = {}
@@ -57,7 +57,7 @@ class _Times:
             self.least = min(self.least, *groups)
 
     def take_in(self, known: Times) -> None:
-        """Entries that are not here yet, of the same base."""
+        """Add new entries with their times from a snapshot, which has the same base."""
         self.entries |= known.entries
         while len(self.slices) < len(known.slices):
             self.slices.append(BitMap())
@@ -66,7 +66,7 @@ class _Times:
         self.least = None
 
     def find_least(self) -> int:
-        """The least time of all entries, which are not none; in ticks since `base`."""
+        """Return the least time, in ticks since `base`. Precondition: `entries` is not empty."""
         if self.least is None:
             candidates, found = self.entries, 0
             for bit in reversed(range(len(self.slices))):
@@ -79,7 +79,7 @@ class _Times:
         return self.least
 
     def take(self, limit: int) -> BitMap:
-        """Remove and return the entries whose time is at most `limit` >= 0."""
+        """Remove and return the entries whose time is at most `limit`. Precondition: `limit` >= 0."""
         if limit.bit_length() > len(self.slices):
             due = self.entries.copy()
         else:
@@ -102,7 +102,7 @@ class _Times:
 
 
 class Delays:
-    """The delayed entries of one subscription. Times in ms of the wall clock."""
+    """Delayed entries of one subscription. Times are wall-clock times in ms since 1970."""
 
     __slots__ = ("_by_ledger", "delay_ms_max", "now_ms", "tick_ms")
 
@@ -110,7 +110,7 @@ class Delays:
         self.tick_ms = tick_ms
         self.delay_ms_max = delay_ms_max
         self.now_ms = 0
-        """Set by the shell before it dispatches: what is due by then is not delayed."""
+        """Time, set by the shell before it dispatches; entries due by this time are not delayed."""
         self._by_ledger: dict[int, _Times] = {}
 
     def __bool__(self) -> bool:
@@ -120,7 +120,7 @@ class Delays:
         return sum(len(times.entries) for times in self._by_ledger.values())
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], times_ms: Sequence[int]) -> None:
-        """Entries that are not here yet, and their times."""
+        """Add new entries with their delivery times."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             times = self._by_ledger[ledger_id] = _Times(self.now_ms // self.tick_ms)
@@ -130,7 +130,7 @@ class Delays:
         times.add(entry_ids, [-(-time_ms // self.tick_ms) for time_ms in times_ms])
 
     def take_in(self, ledger_id: int, known: Times) -> None:
-        """Entries that are not here yet, with their times as a survey has them, in the same ticks."""
+        """Add new entries with their delivery times from a snapshot, which has the same tick."""
         if not known.entries:
             return
         times = self._by_ledger.get(ledger_id)
@@ -143,21 +143,21 @@ class Delays:
             times.add(list(ticks), list(ticks.values()))
 
     def part(self, ledger_id: int, wanted: BitMap) -> Times:
-        """The times of those of `wanted` that are here."""
+        """Return the delivery times of the delayed entries among `wanted`."""
         times = self._by_ledger.get(ledger_id)
         if times is None:
             return Times(self.tick_ms, 0, BitMap(), [])
         return Times(self.tick_ms, times.base, times.entries, times.slices).part(wanted)
 
     def next_ms(self) -> int | None:
-        """When the next entry is due; None when there is none."""
+        """Return the time at which the next entry is due, in ms since 1970; None if no entry is delayed."""
         return min(map(self._least_ms, self._by_ledger.values()), default=None)
 
     def _least_ms(self, times: _Times) -> int:
         return (times.base + times.find_least()) * self.tick_ms
 
     def take_due(self) -> list[tuple[int, BitMap]]:
-        """Remove and return what is due at `now_ms`: (ledger id, entries), in the ledgers' order."""
+        """Remove and return the entries that are due at `now_ms`: (ledger id, entries), ordered by ledger id."""
         found = []
         for ledger_id, times in sorted(self._by_ledger.items()):
             if self._least_ms(times) <= self.now_ms:
@@ -166,20 +166,20 @@ class Delays:
         return found
 
     def take_all(self) -> list[tuple[int, BitMap]]:
-        """Remove and return everything: delays count no longer."""
+        """Remove and return all entries, because delivery times are ignored from now on."""
         found = [(ledger_id, times.entries) for ledger_id, times in sorted(self._by_ledger.items())]
         self.clear()
         return found
 
     def remove(self, ledger_id: int, entries: BitMap) -> None:
-        """Those of `entries` that are here are delayed no longer: they were acknowledged."""
+        """Remove the delayed entries among `entries`, because they were acknowledged."""
         times = self._by_ledger.get(ledger_id)
         if times is not None and times.entries.intersect(entries):
             times.remove(entries)
             self._drop_if_empty(ledger_id, times)
 
     def remove_up_to(self, position: Position) -> None:
-        """Forget everything up to and with `position`."""
+        """Remove all entries up to and including `position`."""
         for ledger_id in [one for one in self._by_ledger if one < position.ledger_id]:
             del self._by_ledger[ledger_id]
         times = self._by_ledger.get(position.ledger_id)

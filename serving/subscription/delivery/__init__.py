@@ -1,5 +1,10 @@
-"""From a block to the frames that a consumer gets.
+"""Delivery: MESSAGE frames for consumers from blocks.
 
-`delivery` (frames out of a block), `stretch` (small blocks as one), `block_source` (a shell: reads the topic ahead
-of the dispatcher), `consumer` (one, as its session and its dispatcher see it) and `meter` (its rates).
+Read in this order:
+
+delivery        views of blocks, and frames
+coalescing      consecutive small blocks combined into one
+block_source    a shell: reads the topic ahead of the dispatcher
+consumer        permits, unacknowledged messages and statistics of one consumer
+meter           counters and rates
 """

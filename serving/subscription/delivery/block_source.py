@@ -1,14 +1,15 @@
-"""Where a subscription gets its blocks: the topic's tail cache, and, when it is behind, reads of the topic.
+"""Block source of a subscription: the topic's tail cache and, for a subscription with a backlog, reads of the topic.
 
-`take(position)` never waits: it returns the block that holds the position, from what was fetched or from the
-tail cache, or None. `fetch(position)` starts a read; when it has returned, `wake` is called, and the subscription
-takes again. While fetched blocks are being dispatched the chunk after them is read already, so a consumer that
-catches up waits for one read only. One read is under way at most, and at most two chunks (`READ_CHUNK_BYTES`) are
-held, however far behind the subscription is. A thousand subscriptions that are behind share a `ReadLimit`: so many
-reads at once, so many bytes held.
+`take(position)` never waits: it returns the block that contains the position, from fetched blocks or from the tail
+cache, or None. `fetch(position)` starts a read. After the read the source calls `wake`, and the subscription calls
+`take` again. While the subscription dispatches fetched blocks, the source reads the next chunk (read-ahead), so a
+consumer with a backlog waits only for the first read.
 
-A failed read is tried again after a while, for as long as somebody wants it; a position that was trimmed is
-reported to `trimmed`.
+A source has at most one read in progress and holds at most about two chunks (`READ_CHUNK_BYTES`), independent of the
+backlog. All subscriptions of a broker share a `ReadLimit` of concurrent reads and of bytes held.
+
+A failed read is retried with exponential back-off as long as the subscription needs the block. If the position was
+trimmed, the source calls `trimmed` instead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quire.runtime.limits import READ_CHUNK_BYTES, READ_HELD_BYTES_MAX, READS_MA
 from quire.runtime.tasks import Tasks
 from quire.serving.model.ports import Position, TopicPort
 from quire.serving.model.positions import following
-from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery import coalescing
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.wire import block
 from quire.wire.block import Buffer
@@ -35,28 +36,28 @@ _log = logging.getLogger(__name__)
 
 
 class Reading(Protocol):
-    """A subscription's pump, as its source sees it."""
+    """Port from a source to its subscription's pump."""
 
     def wake(self) -> None: ...
 
     def trimmed(self) -> None:
-        """What it wants to read is gone from the front of the topic."""
+        """Skip the requested position, which was trimmed."""
         ...
 
 
-class _Nobody:
-    """What a source that was closed wakes."""
+class _Closed:
+    """Null object that replaces the pump of a closed source."""
 
     def wake(self) -> None: ...
 
     def trimmed(self) -> None: ...
 
 
-_NOBODY: Final = _Nobody()
+_CLOSED: Final = _Closed()
 
 
 class ReadLimit:
-    """What all subscriptions of a process together may read at once, and hold read and not dispatched."""
+    """Limit, over all subscriptions of a process, on concurrent reads and on bytes read but not yet dispatched."""
 
     def __init__(self, reads_max: int = READS_MAX, bytes_max: int = READ_HELD_BYTES_MAX) -> None:
         self._reads_max = reads_max
@@ -67,11 +68,11 @@ class ReadLimit:
 
     @property
     def is_spent(self) -> bool:
-        """More is held than should be: nothing is read ahead, and who cannot dispatch what it holds lets go of it."""
+        """True if too many bytes are held: sources do not read ahead, and drop blocks that they cannot dispatch."""
         return self.bytes_held > self._bytes_max
 
     def begin(self, reading: Reading) -> bool:
-        """Whether `reading` may read now; if not, it is woken when it may ask again."""
+        """Return whether `reading` may read now. If not, its `wake` is called when it may try again."""
         if self._reads >= self._reads_max:
             self._waiting[reading] = None
             return False
@@ -84,7 +85,7 @@ class ReadLimit:
             asyncio.get_running_loop().call_soon(self._admit)
 
     def _admit(self) -> None:
-        """Wake who waits, in order, until as many read as may: one that is woken may not want to any more."""
+        """Wake waiting subscriptions in order while reads are available; a woken one may need no read any more."""
         while self._waiting and self._reads < self._reads_max:
             reading = next(iter(self._waiting))
             del self._waiting[reading]
@@ -92,7 +93,7 @@ class ReadLimit:
 
 
 class BlockSource:
-    """The blocks of one topic for one subscription."""
+    """Block source of one subscription of a topic."""
 
     def __init__(self, topic: TopicPort, reading: Reading, tasks: Tasks, limit: ReadLimit) -> None:
         self._topic = topic
@@ -102,21 +103,21 @@ class BlockSource:
         self._ready: list[BlockView] = []
         self._ready_bytes = 0
         self._fetched = False
-        """Whether `_ready` was read rather than found in the tail cache."""
+        """True if the blocks in `_ready` were read from the topic; False if they came from the tail cache."""
         self._task: asyncio.Task[None] | None = None
         self._is_reading = False
-        """Whether one of the limit's reads is ours."""
+        """True while this source uses one of the limit's concurrent reads."""
         self._is_closed = False
         self._epoch = 0
         self._retry_s = RETRY_S_MIN
         self.last_error = ""
-        """Why reading fails at present; "" when it does not."""
+        """Error of the last read; an empty string if it succeeded."""
 
     def take(self, position: Position) -> BlockView | None:
-        """The block that holds `position`, if it is at hand."""
+        """Return the block that contains `position`, if it was fetched or is cached; otherwise None."""
         ready = self._ready
         while ready and ready[0].ledger_id == position.ledger_id and ready[0].stop_entry <= position.entry_id:
-            self._count(-ready.pop(0).bytes)
+            self._count(-ready.pop(0).header.length)
         if not (ready and ready[0].holds(*position)):
             self.drop()
             self._fetched = False
@@ -129,7 +130,7 @@ class BlockSource:
         return ready[0]
 
     def fetch(self, position: Position) -> None:
-        """Read the block at `position`, which is confirmed, and those after it; then wake."""
+        """Read the block at `position`, which is confirmed, and the following ones; then call `wake`."""
         if self._task is None and not self._is_closed and self._limit.begin(self._reading):
             work = self._fetch(position, self._epoch)
             self._is_reading = True
@@ -137,25 +138,25 @@ class BlockSource:
             self._task.add_done_callback(self._fetched_or_cancelled)
 
     def rest(self) -> None:
-        """Nobody takes anything now: what is at hand is kept, unless all hold too much together."""
+        """Keep the fetched blocks while no consumer is ready, unless all subscriptions together hold too many bytes."""
         if self._limit.is_spent:
             self.drop()
 
     def clear(self) -> None:
-        """Forget what is at hand, and what a read under way will bring."""
+        """Drop the fetched blocks, and ignore the result of a read in progress."""
         self.drop()
         self._epoch += 1
 
     def instead(self, topic: TopicPort) -> BlockSource:
-        """One that reads `topic` for the same subscription; this one is closed."""
+        """Close this source, and return a new one that reads `topic` for the same subscription."""
         reading = self._reading
         self.close()
         return BlockSource(topic, reading, self._tasks, self._limit)
 
     def close(self) -> None:
-        """Stop reading for good."""
+        """Stop reading permanently."""
         self._is_closed = True
-        self._reading = _NOBODY
+        self._reading = _CLOSED
         self.clear()
         if self._task is not None:
             self._task.cancel()
@@ -176,7 +177,7 @@ class BlockSource:
             await self._failed(error)
 
     def _fetched_or_cancelled(self, task: asyncio.Task[None]) -> None:
-        """However the task ended, even if it was cancelled before its first step: nothing of it may stay."""
+        """End a read whose task finished, even if it was cancelled before its first step; then call `wake`."""
         self._end_read()
         self._task = None
         if not task.cancelled():
@@ -188,30 +189,34 @@ class BlockSource:
             self._limit.end()
 
     async def _read(self, position: Position, epoch: int) -> QuireError | None:
-        """Read one chunk; what went wrong, if anything did."""
+        """Read one chunk. Return the error if the read failed."""
         try:
             found = await self._topic.read(position, READ_CHUNK_BYTES)
         except QuireError as error:
             return error
         except Exception as error:
-            _log.exception("a mistake of ours, while %s was to be read at %s", self._topic.name, position)
+            _log.exception(
+                "internal error while reading a topic: topic=%s position=%s", self._topic.name, position
+            )
             return QuireError(f"reading {self._topic.name} at {position} failed: {error!r}")
         finally:
             self._end_read()
         if not found or not _holds(found[0], position):
-            return QuireError(f"topic {self._topic.name} has no block at confirmed {position}")
+            return QuireError(
+                f"topic {self._topic.name} has no block at {position}, although that entry was confirmed"
+            )
         self._retry_s, self.last_error = RETRY_S_MIN, ""
         if epoch == self._epoch:
             self._keep(position, found)
         return None
 
     def _add(self, found: Iterable[Buffer]) -> None:
-        for view in stretch.views([(buffer, block.peek(buffer)) for buffer in found]):
+        for view in coalescing.views([(buffer, block.peek(buffer)) for buffer in found]):
             self._ready.append(view)
-            self._count(view.bytes)
+            self._count(view.header.length)
 
     def drop(self) -> None:
-        """Forget what is at hand."""
+        """Drop the fetched blocks."""
         if self._ready:
             self._ready.clear()
             self._count(-self._ready_bytes)
@@ -221,7 +226,7 @@ class BlockSource:
         self._limit.bytes_held += byte_count
 
     def _keep(self, position: Position, found: Iterable[Buffer]) -> None:
-        """What was read goes after what is at hand, or replaces it when it is of another place."""
+        """Append the blocks of a read to the fetched blocks; discard them if they are not consecutive."""
         if self._ready:
             last = self._ready[-1]
             end = Position(last.ledger_id, last.stop_entry - 1)
@@ -232,7 +237,9 @@ class BlockSource:
 
     async def _failed(self, error: QuireError) -> None:
         if str(error) != self.last_error:
-            _log.warning("reading %s for a subscription failed, trying again: %s", self._topic.name, error)
+            _log.warning(
+                "read for a subscription failed, retrying: topic=%s error=%s", self._topic.name, error
+            )
         self.last_error = str(error)
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
         await asyncio.sleep(self._retry_s)

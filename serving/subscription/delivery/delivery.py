@@ -1,9 +1,9 @@
-"""From a block to MESSAGE frames: the block as a dispatcher sees it, and the bytes that a consumer gets.
+"""MESSAGE frames of a block's entries, and the view of a block that dispatchers use. Performs no I/O.
 
-A MESSAGE frame is a header (which entry, for which consumer) and the entry as it lies in the block. The headers
-of a run of entries are made in one call (`entry_frames.message_headers`) and laid between the entries. What leaves
-here is one buffer for small entries and the row of pieces for large ones: below `JOIN_ENTRY_BYTES` copying an
-entry costs less than handing it to the transport by itself (bench/dispatch.py).
+A MESSAGE frame is a header (consumer id, message id) and the entry, byte for byte as in the block. The headers of a
+run of entries are encoded in one call (`entry_frames.message_headers`) and interleaved with the entries. Small entries
+are joined into one buffer, and large ones are separate buffers. Below `JOIN_ENTRY_BYTES`, a copy of an entry takes less
+time than a separate write to the transport (bench/dispatch.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate, groupby
 from operator import itemgetter, sub
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyroaring import BitMap
 
 from quire.serving.subscription.cursor.cursor_record import words_of
 from quire.serving.subscription.cursor.entry_set import span
+from quire.serving.subscription.delivery.consumer import Consumer
 from quire.wire import block, commands, entry_frames
 from quire.wire.block import BlockHeader, Buffer
 from quire.wire.chunks import Chunk, chunks_of
 from quire.wire.sticky_key import slots_of
-
-if TYPE_CHECKING:
-    from quire.serving.subscription.delivery.consumer import Consumer
 
 JOIN_ENTRY_BYTES = 2 * 1024
 _stop = itemgetter(0)
@@ -34,10 +32,10 @@ _NO_CHUNKS: Final[dict[int, Chunk]] = {}
 
 
 class BlockView:
-    """A block: which entries, how many messages each. Offsets count entries from the block's first one.
+    """View of a block: its entries and their message counts. Offsets are relative to the block's first entry.
 
-    `each` is the number of messages of every entry when all are equal, and `counts` is None then. It may be several
-    blocks joined (`stretch`): `clocks` then says up to which offset which broker's time holds.
+    If all entries have the same number of messages, `each` is that number, and `counts` is None. A view may comprise
+    several joined blocks (`coalescing`): then `clocks` lists (stop offset, broker's clock) of each of these blocks.
     """
 
     __slots__ = (
@@ -67,7 +65,7 @@ class BlockView:
         self.count = header.entry_count
         self._sums: list[int] | None = None
         self._whole: BlockView | None = None
-        """The view of all of the block, which keeps what was found out, if this one is the head of it."""
+        """View of the whole block, which caches entries, slots and chunks; None unless this view is a `head` of it."""
         self._all: tuple[list[memoryview], list[int]] | None = None
         self._slots: list[int] | None = None
         self._chunks: dict[int, dict[int, Chunk]] = {}
@@ -75,15 +73,11 @@ class BlockView:
 
     @property
     def stop_entry(self) -> int:
-        """The id after the last entry's."""
+        """Entry id after the last one of the view."""
         return self.first_entry + self.count
 
-    @property
-    def bytes(self) -> int:
-        return self.header.length
-
     def head(self, count: int) -> BlockView:
-        """The same block as if it ended after its first `count` entries."""
+        """Return a view of the block's first `count` entries."""
         part = copy(self)
         part.count = count
         part.counts = None if self.counts is None else self.counts[:count]
@@ -95,24 +89,27 @@ class BlockView:
         return self.ledger_id == ledger_id and self.first_entry <= entry_id < self.first_entry + self.count
 
     def messages(self, start: int, stop: int) -> int:
-        """Messages in the entries at offsets `start` .. `stop`-1."""
+        """Count the messages of the entries at offsets `start` .. `stop`-1."""
         if self.counts is None:
             return (stop - start) * self.each
         sums = self._sums or self._accumulate(self.counts)
         return sums[stop] - sums[start]
 
     def index_at(self, offset: int) -> int:
-        """Topic-wide index of the first message of the entry at `offset`."""
+        """Return the topic-wide index of the first message of the entry at `offset`."""
         return self.header.first_index + self.messages(0, offset)
 
     def clock_at(self, offset: int) -> int:
-        """When the broker took the entry at `offset`, in ms; 0 when nothing tells."""
+        """Return the time (broker's clock, in ms) at which the entry at `offset` was received; 0 if unknown."""
         if self._clocks is None:
             return self.header.clock_ms
         return self._clocks[bisect_right(self._clocks, offset, key=_stop)][1]
 
     def cover(self, start: int, stop: int, limit: int) -> tuple[int, int]:
-        """(stop, messages) of the shortest run from `start` with at least `limit` > 0 messages, or up to `stop`."""
+        """Return (stop, messages) of the shortest run of entries from offset `start` with at least `limit` messages.
+
+        The run ends at `stop` at the latest. Precondition: `limit` > 0.
+        """
         if self.counts is None:
             stop = min(stop, start - -limit // self.each)
             return stop, (stop - start) * self.each
@@ -121,7 +118,10 @@ class BlockView:
         return stop, sums[stop] - sums[start]
 
     def cover_some(self, offsets: Sequence[int], limit: int) -> tuple[int, int]:
-        """(how many, messages) of the fewest first ones of `offsets` with at least `limit` messages, or of all."""
+        """Return (length, messages) of the shortest prefix of `offsets` with at least `limit` messages.
+
+        If all offsets have fewer messages, the prefix is all of them.
+        """
         if self.counts is None:
             taken = min(len(offsets), -(-limit // self.each))
             return taken, taken * self.each
@@ -130,14 +130,14 @@ class BlockView:
         return taken, sums[taken - 1]
 
     def messages_of(self, entries: BitMap) -> int:
-        """Messages of `entries`, all of which are in the block."""
+        """Count the messages of `entries`, which are all in the block."""
         if self.counts is None:
             return len(entries) * self.each
         first = self.first_entry
         return sum([self.counts[entry - first] for entry in entries])
 
     def all_entries(self) -> tuple[list[memoryview], list[int]]:
-        """All entries of the block and their lengths in bytes; made once, for many consumers want some of them."""
+        """Return all entries of the block and their lengths in bytes; cached for all deliveries from the view."""
         if self._whole is not None:
             return self._whole.all_entries()
         if self._all is None:
@@ -153,7 +153,7 @@ class BlockView:
         return self._all
 
     def slots(self) -> list[int]:
-        """The Key_Shared slots of all entries of the block; found out once for all who are offered it."""
+        """Return the Key_Shared slots of all entries of the block; cached for all dispatchers that use the view."""
         if self._whole is not None:
             return self._whole.slots()
         if self._slots is None:
@@ -161,7 +161,7 @@ class BlockView:
         return self._slots
 
     def chunks(self, bytes_min: int) -> dict[int, Chunk]:
-        """By offset, those entries of the block of at least `bytes_min` that are chunks; found out once for all."""
+        """Return the chunks among the entries of at least `bytes_min` bytes, by offset. The result is cached."""
         if self.header.length < bytes_min:
             return _NO_CHUNKS
         if self._whole is not None:
@@ -186,8 +186,9 @@ class BlockView:
 class Delivery(NamedTuple):
     """Entries at offsets `start` .. `stop`-1 of a block for one consumer.
 
-    `remaining` is not 0 for one entry of which only these messages (set bits) are still to come. `offsets` is given
-    when it is only these between `start` and `stop`, ascending: keys scatter a consumer's entries over a block.
+    `remaining`, if not 0, has a bit set for each remaining message of a single, partly acknowledged entry. If `offsets`
+    is not empty, the delivery contains only the entries at these offsets, ascending. Key_Shared dispatchers use it,
+    because the entries of a consumer's keys are scattered over a block.
     """
 
     consumer: Consumer
@@ -200,7 +201,7 @@ class Delivery(NamedTuple):
     offsets: Sequence[int] = ()
 
     def entries(self) -> BitMap:
-        """The ids of its entries."""
+        """Return the entry ids of the delivery."""
         first = self.view.first_entry
         if self.offsets:
             return BitMap([first + offset for offset in self.offsets])
@@ -208,7 +209,7 @@ class Delivery(NamedTuple):
 
 
 def frames(delivery: Delivery, partition: int) -> list[Buffer]:
-    """The MESSAGE frames of a delivery, to be written in order; `partition` is -1 for a topic that has none."""
+    """Encode the MESSAGE frames of a delivery, as buffers in order; `partition` is -1 for an unpartitioned topic."""
     consumer, view, start, _, _, redelivery_count, remaining, offsets = delivery
     entries, lengths = _entries(delivery)
     prefixes: list[bytes] = []
@@ -240,13 +241,13 @@ def frames(delivery: Delivery, partition: int) -> list[Buffer]:
     if prefixes:
         parts[1::stride] = prefixes
     parts[stride - 1 :: stride] = entries
-    if view.bytes < JOIN_ENTRY_BYTES * view.count:
+    if view.header.length < JOIN_ENTRY_BYTES * view.count:
         return [b"".join(parts)]
     return parts
 
 
 def _entry_metadata(delivery: Delivery) -> list[bytes]:
-    """When the broker took each entry, and the topic-wide index of its last message. Made blocks tell no time."""
+    """Encode the broker entry metadata of each entry: the broker's clock, and the index of the entry's last message."""
     view = delivery.view
     offsets = delivery.offsets or range(delivery.start, delivery.stop)
     prefixes: list[bytes] = []
@@ -256,14 +257,14 @@ def _entry_metadata(delivery: Delivery) -> list[bytes]:
 
 
 def numbered_entries(delivery: Delivery) -> list[tuple[int, memoryview]]:
-    """The entries of a delivery with their ids."""
+    """Return the entries of a delivery with their ids."""
     first = delivery.view.first_entry
     offsets = delivery.offsets or range(delivery.start, delivery.stop)
     return [(first + offset, entry) for offset, entry in zip(offsets, _entries(delivery)[0], strict=True)]
 
 
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:
-    """The entries of a delivery as views, and their lengths in bytes."""
+    """Return the entries of a delivery as views, and their lengths in bytes."""
     entries, lengths = delivery.view.all_entries()
     if delivery.offsets:
         return [entries[at] for at in delivery.offsets], [lengths[at] for at in delivery.offsets]

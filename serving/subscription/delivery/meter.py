@@ -1,23 +1,26 @@
-"""How much went out, and how fast: counters, and rates that are made when somebody asks.
-
-Nothing runs in the background. A rate is what was counted since the last look that is at least `SPAN_S` old, so
-it covers between one and two spans of a caller who looks often.
-"""
+"""Counters of dispatched messages, and their rates."""
 
 from __future__ import annotations
 
-from quire.serving.model.rates import Totals
-
-SPAN_S = 10.0
+from quire.serving.model.rates import Rate, Totals
+from quire.serving.model.statistics import DispatchStats
 
 
 class Meter:
-    """Messages and bytes that went out, messages that went out again, and messages that were acknowledged.
+    """Counters of dispatched messages and bytes, of redelivered messages, and of acknowledged messages.
 
-    A subscription's counts for its bundle as well: `totals`.
+    A subscription's meter also increases the `totals` of its bundle.
     """
 
-    __slots__ = ("_before", "_last", "_totals", "acked", "bytes_out", "messages_out", "redelivered")
+    __slots__ = (
+        "_rate",
+        "_totals",
+        "acked",
+        "bytes_out",
+        "flowed_ms",
+        "messages_out",
+        "redelivered",
+    )
 
     def __init__(self, totals: Totals | None = None) -> None:
         self._totals = totals
@@ -25,11 +28,12 @@ class Meter:
         self.bytes_out = 0
         self.redelivered = 0
         self.acked = 0
-        self._before: tuple[float, int, int, int, int] | None = None
-        self._last: tuple[float, int, int, int, int] | None = None
+        self.flowed_ms = 0
+        """Time of the last FLOW, in ms since 1970; 0 if there was none."""
+        self._rate = Rate()
 
     def count_for(self, totals: Totals) -> None:
-        """The subscription is of another bundle from now on."""
+        """Count in the totals of another bundle from now on, because the topic was moved to it."""
         self._totals = totals
 
     def count(self, messages: int, bytes_out: int, *, redelivered: bool) -> None:
@@ -39,9 +43,9 @@ class Meter:
             self.redelivered += messages
 
     def count_block(self, messages: int, messages_again: int, bytes_out: int, waited_ms: int) -> None:
-        """What was sent of one block, `messages_again` of them not for the first time.
+        """Count `messages` that were dispatched from one block, including `messages_again` that were redelivered.
 
-        `waited_ms`: since the broker took it; negative when nothing tells.
+        `waited_ms` is the time since the broker received the block, in ms; negative if that is unknown.
         """
         self.messages_out += messages
         self.bytes_out += bytes_out
@@ -60,19 +64,16 @@ class Meter:
         if self._totals is not None:
             self._totals.acked += messages
 
-    def stats(self, now_s: float) -> dict[str, float]:
-        """Totals and rates per second, by Pulsar's names. `now_s` is monotonic."""
-        now = (now_s, self.messages_out, self.bytes_out, self.redelivered, self.acked)
-        if self._last is None or now_s - self._last[0] >= SPAN_S:
-            self._before, self._last = self._last or now, now
-        assert self._before is not None
-        elapsed_s = now_s - self._before[0]
-        rates = [(a - b) / elapsed_s if elapsed_s else 0.0 for a, b in zip(now, self._before, strict=True)]
-        return {
-            "msgRateOut": rates[1],
-            "msgThroughputOut": rates[2],
-            "msgRateRedeliver": rates[3],
-            "messageAckRate": rates[4],
-            "msgOutCounter": self.messages_out,
-            "bytesOutCounter": self.bytes_out,
-        }
+    def stats(self, now_s: float) -> DispatchStats:
+        """Return totals and rates. `now_s` is monotonic time in seconds."""
+        counts = self.messages_out, self.bytes_out, self.redelivered, self.acked
+        rate, throughput, redelivered, acked = self._rate.per_second(now_s, *counts)
+        return DispatchStats(
+            msg_rate_out=rate,
+            msg_throughput_out=throughput,
+            msg_rate_redeliver=redelivered,
+            message_ack_rate=acked,
+            msg_out_counter=self.messages_out,
+            bytes_out_counter=self.bytes_out,
+            last_consumed_flow_timestamp=self.flowed_ms,
+        )

@@ -1,8 +1,20 @@
-"""Who gets the next message: one dispatcher for each kind of subscription. All of it cores.
+"""Dispatchers, which choose the consumer of each entry; each subscription type has its own. All files are cores.
 
-What they are made of: `window` and `read_position` (what was read and what is acknowledged of it, in messages), `runs`
-(entries that are dispatched alike), `replay_queue` (what waits to be dispatched) and `pending_acks` (who holds what).
-Then `dispatcher` (what all kinds are), `single_active` (exclusive and failover), `multi_consumer` (what the others
-share), `shared_queue` and `shared`, `slots`, `key_owners`, `key_queue` and `key_shared`; `kinds` (which is for which),
-`blocked` (why a consumer gets nothing).
+Read the parts first:
+
+    window, read_position           read entries and their message counts
+    runs                            entries with equal redelivery count and remaining messages
+    replay_queue                    entries waiting for redelivery
+    pending_acks                    unacknowledged entries of consumers
+
+Then the dispatchers:
+
+    dispatcher                      the base class
+    single_active                   exclusive and failover
+    multi_consumer                  base class of the following two
+    shared_queue, shared            Shared
+    slots, key_owners, key_queue,
+    key_shared                      Key_Shared
+    kinds                           creates the dispatcher for a subscription type
+    blocked                         reasons why messages are not dispatched
 """

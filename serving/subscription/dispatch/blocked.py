@@ -1,8 +1,9 @@
-"""Why nothing is dispatched: the words of `blockedReason` in `stats`. A core.
+"""Reasons why messages are not dispatched: `blockedReason` in `stats`. Performs no I/O.
 
-of a consumer       what it lacks to get something, the first of: permits, room in its connection, acknowledgements
-of a subscription   "" when all is dispatched; that the rest waits for its time; what its consumers lack when none of
-                    them is ready; else what the messages wait for: a rate, a read, or other consumers
+of a consumer       the first of these that is missing: permits, a writable connection, acknowledgements
+of a subscription   "" if everything was dispatched, or `DELAYED` if the rest is delayed; its consumers' reasons
+                    if none of them is ready; otherwise the resource that messages wait for: a rate, a read, or other
+                    consumers
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from quire.serving.subscription.dispatch.shared import Shared
 from quire.serving.subscription.dispatch.single_active import SingleActive
 
 NO_CONSUMER = "no consumer is connected"
-NO_PERMITS = "no permits: the client asks for no more messages"
-NOT_WRITABLE = "the connection takes no more bytes: the client does not read them"
+NO_PERMITS = "no permits: the client has not requested more messages"
+NOT_WRITABLE = "the connection's send buffer is full: the client does not read from it"
 UNACKED = "too many unacknowledged messages"
-RATE_LIMITED = "rate limited: a dispatch rate of the subscription, its topic or the broker is spent"
-DELAYED = "delayed: what is left waits for its time of delivery"
+RATE_LIMITED = "rate limited: the dispatch rate of the subscription, its topic or the broker is exhausted"
+DELAYED = "delayed: the remaining messages have delivery times in the future"
 READING = "a read is in progress"
-DRAINING = "keys wait until the consumer that had them before acknowledges"
-NO_OWNER = "keys wait for a consumer that names their slots"
-CHUNKS = "chunks wait for the consumer that has the first of their message"
-LOOK_AHEAD = "too many messages wait for consumers that take none"
+DRAINING = "keys wait until their former consumer acknowledges its messages"
+NO_OWNER = "keys wait for a consumer whose ranges include their slots"
+CHUNKS = "chunks wait for the consumer that received the first chunk of their message"
+LOOK_AHEAD = "too many messages wait for consumers that are not ready"
 
 LABELS: Final = {
     "": "",
@@ -45,18 +46,18 @@ LABELS: Final = {
 }
 FAILING: Final = "reading fails: "
 REASONS: Final = (*filter(None, LABELS.values()), "read_error", "several")
-"""Every value of the label `reason` of metrics."""
+"""All values of the label `reason` in metrics."""
 
 
 def label_of(reason: str) -> str:
-    """One word for a metric's label; "" when nothing is blocked."""
+    """Return the metric label of a reason; an empty string if nothing is blocked."""
     if reason.startswith(FAILING):
         return "read_error"
     return LABELS.get(reason, "several")
 
 
 def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
-    """What `consumer` lacks; "" when it is ready."""
+    """Return the reason why `consumer` gets no messages; an empty string if it is ready."""
     if consumer.permits <= 0:
         return NO_PERMITS
     if not consumer.port.writable():
@@ -69,7 +70,7 @@ def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
 def of_subscription(
     dispatcher: Dispatcher, *, is_all_read: bool, read_error: str, is_rate_limited: bool = False
 ) -> str:
-    """`is_all_read`: the read position is after the last confirmed entry."""
+    """Return the reason why a backlog is not dispatched. `is_all_read` is True if every confirmed entry was read."""
     many = dispatcher if isinstance(dispatcher, MultiConsumer) else None
     if is_all_read and not (many and many.queue):
         return DELAYED if many and many.delayed.delays else ""
@@ -93,7 +94,7 @@ def of_subscription(
 
 
 def _of_keys(dispatcher: KeyShared) -> str:
-    """Somebody is ready, and nothing that waits is for them."""
+    """Return the reason why waiting entries are not dispatched, although a consumer is ready."""
     if dispatcher.wanted() is None:
         return LOOK_AHEAD
     if any(dispatcher.queue.draining.values()):

@@ -1,19 +1,19 @@
-"""What every dispatcher is: it is offered blocks and dispatches their entries to consumers. A core.
+"""Base class of dispatchers, which dispatch the entries of offered blocks to consumers. Performs no I/O.
 
-part        is                                                       in
-read        the read position, and what lies before it in messages   `read_position`
-pending     who holds what, and gives it back                        `pending_acks`   (many consumers)
-queue       what was read, is held by nobody and may be dispatched   `replay_queue`   (many consumers)
-delayed     what was read and waits for its time                     `delayed_entries` (many consumers)
+part        contents                                                 file
+read        the read position, and the messages before it            `read_position`
+pending     unacknowledged entries, by consumer                      `pending_acks`   (many consumers)
+queue       entries waiting for redelivery                           `replay_queue`   (many consumers)
+delayed     entries whose delivery time is in the future             `delayed_entries` (many consumers)
 
-event                    does                                             leaves
-attach, detach           consumers; may change who is active              notices; a rewind
-offer(block)             dispatches from the read position on while       deliveries; the read position
-                         consumers are ready; skips what is acknowledged  has moved over what was dispatched
-acknowledge…             counts, then hands it to the cursor              unacked, mark-delete
-redeliver                counts the redelivery; a rewind (one active      the read position is at
-                         consumer) or back into the queue (many)          mark-delete again
-reset                    the cursor was moved
+event                    action                                           result
+attach, detach           change the consumers, and the active one         notices; a rewind
+offer(block)             dispatch from the read position on while         deliveries; the read position
+                         consumers are ready; skip acknowledged entries   is after the dispatched entries
+acknowledge…             update the counts, then the cursor               unacked, mark-delete
+redeliver                count the redelivery; rewind (one active         the read position is at
+                         consumer), or queue the entries (many)           mark-delete again (one active consumer)
+reset                    restart at the moved cursor's mark-delete        only the cursor's state is kept
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quire.serving.subscription.dispatch.read_position import ReadPosition
 
 
 class Dispatcher:
-    """Dispatches the entries of one topic to the consumers of one subscription."""
+    """Dispatcher of one subscription, which sends the entries of its topic to its consumers."""
 
     kind: SubscriptionKind
 
@@ -40,34 +40,41 @@ class Dispatcher:
         self.cursor = cursor
         self.read = ReadPosition(cursor, segments)
         self.consumers: list[Consumer] = []
-        """In no order that matters, but for failover: there by rank."""
+        """Attached consumers; ordered by rank for Exclusive and Failover, otherwise unordered."""
         self.notices: list[tuple[Consumer, bool]] = []
-        """Consumers to be told that they became, or ceased to be, the active one; the shell empties it."""
+        """Consumers to notify that they became active (True) or inactive (False); the shell empties the list."""
         self.room_was_made = False
-        """An acknowledgement made it possible to dispatch more: the shell looks again, and resets it."""
+        """True if an acknowledgement allows more dispatching; the shell then dispatches again, and resets the flag."""
 
     def attach(self, consumer: Consumer) -> None:
-        """A consumer connected. Raises `ConsumerBusy`."""
+        """Add a consumer. Raises `ConsumerBusy`."""
         raise NotImplementedError
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer is gone; what it holds will be dispatched again."""
+        """Remove a consumer; its unacknowledged entries are dispatched again."""
+        raise NotImplementedError
+
+    def detach_all(self) -> None:
+        """Detach all consumers in one step; their unacknowledged messages are read again."""
         raise NotImplementedError
 
     def wanted(self) -> Position | None:
-        """The entry to be offered next; None when nobody could take it."""
+        """Return the position of the entry to be offered next; None if no consumer can receive it."""
         raise NotImplementedError
 
     def offer(self, view: BlockView) -> list[Delivery]:
-        """Dispatch from `view`, a block that holds `wanted()`, as much as consumers are ready to take."""
+        """Dispatch entries of `view`, a block that contains `wanted()`, to consumers that are ready."""
         raise NotImplementedError
 
     def acknowledge(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> None:
-        """Entries of one ledger. Ids that do not exist, or are acknowledged already, are passed over."""
+        """Acknowledge entries of one ledger. Ids that do not exist or are already acknowledged are ignored."""
         raise NotImplementedError
 
     def acknowledge_partly(self, position: Position, ack_set: int, batch_size: int) -> None:
-        """Messages of one batch: those whose bits are not in `ack_set`. `batch_size` is what the client says."""
+        """Acknowledge the messages of a batch whose bits are not set in `ack_set`.
+
+        `batch_size` is the number of messages that the client claims.
+        """
         left = self.read.left_of_batch(position, ack_set, batch_size)
         if left is None:
             return
@@ -82,20 +89,20 @@ class Dispatcher:
         raise NotImplementedError
 
     def redeliver(self, consumer: Consumer, ids: dict[int, list[int]] | None) -> None:
-        """Deliver again `ids` (entry ids by ledger), or (None) everything that `consumer` holds."""
+        """Redeliver `ids` (entry ids by ledger) or, if None, all unacknowledged entries of `consumer`."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Read from mark-delete on, knowing nothing."""
+        """Discard all state except the cursor's, and read from the mark-delete position on."""
         self.read.begin()
 
     def reset(self) -> None:
-        """The cursor was moved by somebody else: begin again at its mark-delete."""
+        """Restart at the mark-delete position of a cursor that was moved by a seek. Precondition: no consumers."""
         assert not self.consumers
         self.begin()
 
     def skip_to(self, first: Position) -> None:
-        """What lies before `first` is gone from the topic."""
+        """Acknowledge the entries before `first`, because they were trimmed."""
         if self.cursor.mark_delete < preceding(first):
             self.cursor.acknowledge_up_to(preceding(first), self.read.segments)
             self.begin()

@@ -1,23 +1,24 @@
-"""Key_Shared: all messages of a key go to one consumer at a time, in order. A core.
+"""Key_Shared dispatcher: all messages of a key go to one consumer at a time, in order. Performs no I/O.
 
-A key is a *slot* (`wire/sticky_key`), a slot has an owner (`key_owners`). Entries of a slot go to its owner, and
-never while another consumer holds entries of it without having acknowledged them: a slot whose owner has changed
-*drains* first. So the order of a key outlives consumers that join and leave, and a join stalls only those slots that
-move and are in use, not the newcomer as a whole.
+A key hashes to a *slot* (`wire/sticky_key`), and a slot has an owner (`key_owners`). Entries of a slot are sent to its
+owner, but not while another consumer holds unacknowledged entries of the slot: a slot whose owner changed *drains*
+first. So the order of a key is preserved while consumers join and leave. A join delays only the slots that move and are
+in use, not the joining consumer as a whole. [PIP-379](https://github.com/apache/pulsar/blob/master/pip/pip-379.md)
+introduced this rule (Pulsar: `DrainingHashesTracker`).
 
-    an entry that is read goes to                  when
-    its owner                                      that is ready, and no other consumer holds entries of its slot
-    draining[slot]                                 another consumer holds entries of its slot
-    waiting[owner]                                 else: its owner is not ready, or (None) the slot has no owner
+    a newly read entry is put into                 if
+    a delivery to its owner                        the owner is ready, and no other consumer holds entries of the slot
+    draining[slot]                                 another consumer holds entries of the slot
+    waiting[owner]                                 otherwise: its owner is not ready, or (None) the slot has no owner
 
-    event                        does
-    ack, give back               a slot of which nothing is held any more: draining[slot] -> waiting[owner]
-    the owner becomes ready      waiting[owner] is dispatched, in the topic's order, before anything new
-    attach, detach               owners change: everything that waits is placed anew
-    give back, detach            what the consumer held is placed as if it had just been read
+    event                        action
+    ack, redeliver               if the slot has no held entries left: draining[slot] -> waiting[owner]
+    the owner becomes ready      dispatch waiting[owner], in the topic's order, before new entries
+    attach, detach               owners change: sort waiting entries again before the next dispatch
+    redeliver, detach            place the consumer's entries as if they had just been read
 
-What waits is in `queue` (`key_queue`). A consumer that is stuck lets the others go on, up to `LOOK_AHEAD_ENTRIES_MAX`
-waiting entries. With *out of order delivery* allowed nothing drains.
+Waiting entries are in `queue` (`key_queue`). A slow consumer does not delay the others, up to
+`LOOK_AHEAD_ENTRIES_MAX` waiting entries. If *out of order delivery* is allowed, slots need not drain.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from quire.serving.subscription.dispatch.slots import EntrySlots
 
 
 class KeyShared(MultiConsumer):
-    """Each consumer is dispatched the entries of its slots."""
+    """Dispatcher that sends each consumer the entries of its slots."""
 
     kind = SubscriptionKind.KEY_SHARED
     queue: KeyQueue
@@ -56,17 +57,23 @@ class KeyShared(MultiConsumer):
         super().__init__(cursor, segments, queue, self._slots)
 
     def attach(self, consumer: Consumer) -> None:
-        """Raises `ConsumerAssignError` when it cannot have the slots that it asks for."""
+        """Add a consumer. Raises `ConsumerAssignError` if it requests invalid slots or slots of another consumer."""
         self.owners.add(consumer)
         super().attach(consumer)
-        self.queue.place_anew()
+        self.queue.owners_changed()
 
     def detach(self, consumer: Consumer) -> None:
         self.owners.remove(consumer)
+        self.queue.owners_changed()
         super().detach(consumer)
-        self.queue.place_anew()
+
+    def detach_all(self) -> None:
+        self.owners.clear()
+        super().detach_all()
 
     def wanted(self) -> Position | None:
+        if not self.queue:
+            return self.read.position if any(map(can_take, self.consumers)) else None
         ready = [one for one in self.consumers if can_take(one)]
         waiting = self.queue.waiting
         again = [waiting[one].min() for one in ready if waiting.get(one)]
@@ -81,7 +88,7 @@ class KeyShared(MultiConsumer):
         return self._offer_new(view, {one: _Share(one) for one in ready})
 
     def _offer_again(self, view: BlockView, ready: Iterable[Consumer]) -> list[Delivery]:
-        """Dispatch what waits of `view` to the owners that are ready."""
+        """Dispatch the waiting entries of `view` to owners that are ready."""
         deliveries: list[Delivery] = []
         for consumer in ready:
             waiting = self.queue.waiting.get(consumer)
@@ -97,7 +104,7 @@ class KeyShared(MultiConsumer):
         return deliveries
 
     def _offer_new(self, view: BlockView, shares: dict[Consumer, _Share]) -> list[Delivery]:
-        """Read on in `view` while anybody is ready and not too much waits."""
+        """Dispatch unread entries of `view` while a consumer is ready and not too many entries wait."""
         first, start = view.first_entry, self.read.position.entry_id - view.first_entry
         waits: list[int] = []
         deliveries: list[Delivery] = []
@@ -127,9 +134,9 @@ class KeyShared(MultiConsumer):
     def _sort_out(
         self, view: BlockView, run: Run, shares: dict[Consumer, _Share], waits: list[int], waits_max: int
     ) -> int:
-        """Put each entry of `run` into its owner's share, or to what waits; the offset where it had to stop.
+        """Put each entry of `run` into its owner's share, or into `waits`. Return the offset at which this stopped.
 
-        A share that is full leaves `shares`; without any, and with `waits_max` entries that wait, nothing goes on.
+        Removes full shares from `shares`. Stops if no share is left, or `waits` contains `waits_max` entries.
         """
         slots, owner_of, holders = view.slots(), self.owners.owner, self.queue.holders
         counts, each = view.counts, run.remaining.bit_count() or view.each
@@ -154,7 +161,7 @@ class KeyShared(MultiConsumer):
 
 
 class _Share:
-    """What one consumer is sent of a run, and for how many messages it has room."""
+    """Entries of a run for one consumer, and the number of further messages that it can receive."""
 
     __slots__ = ("_room", "consumer", "offsets", "room")
 
@@ -164,7 +171,7 @@ class _Share:
         self.offsets: list[int] = []
 
     def delivery(self, view: BlockView, run: Run) -> Delivery:
-        """What was gathered of `run`; the share is empty afterwards."""
+        """Return the collected entries of `run` as a delivery, and empty the share."""
         offsets, self.offsets = self.offsets, []
         messages, self._room = self._room - self.room, self.room
         start, stop = offsets[0], offsets[-1] + 1

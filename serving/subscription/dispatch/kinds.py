@@ -1,4 +1,4 @@
-"""Which dispatcher is for which kind of subscription."""
+"""Dispatchers by subscription type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dispatcher_of(
     partition: int = -1,
     sharing: KeySharing = AUTO_SPLIT,
 ) -> Dispatcher:
-    """A new dispatcher. `partition`: of a partitioned topic, for failover; `sharing`: for key-shared."""
+    """Create a dispatcher. Only Failover uses `partition` (-1: not a partition), only Key_Shared uses `sharing`."""
     match kind:
         case SubscriptionKind.KEY_SHARED:
             return KeyShared(cursor, segments, sharing)
@@ -30,14 +30,17 @@ def dispatcher_of(
 
 
 def changed_to(kind: SubscriptionKind, former: Dispatcher, partition: int, sharing: KeySharing) -> Dispatcher:
-    """`former`, if that is of this kind; else a new one in its place. Raises `ConsumerBusy` while it has consumers."""
+    """Return `former` if it is of this kind, else a new dispatcher.
+
+    Raises `ConsumerBusy` if `former` is of another kind and has consumers.
+    """
     if kind is former.kind and (not isinstance(former, KeyShared) or former.sharing == sharing):
         return former
     if former.consumers:
         connected = f" ({former.sharing})" if isinstance(former, KeyShared) else ""
         wanted = f" ({sharing})" if kind is SubscriptionKind.KEY_SHARED else ""
         raise ConsumerBusy(
-            f"subscription {former.cursor.key.subscription} is connected as {former.kind.label}{connected}, "
-            f"not {kind.label}{wanted}"
+            f"subscription {former.cursor.key.subscription} has consumers of type {former.kind.label}{connected}, "
+            f"so a consumer of type {kind.label}{wanted} cannot be attached"
         )
     return dispatcher_of(kind, former.cursor, former.read.segments, partition, sharing)

@@ -1,14 +1,17 @@
-"""What the dispatchers of many active consumers have in common: who holds what, and what waits to be dispatched.
+"""Base class of dispatchers with many active consumers. Performs no I/O.
 
-    place             comes there by                                    leaves by
-    a consumer        being dispatched                                  ack, redeliver, detach
-    the queue         redeliver, detach of its consumer                 ack, being dispatched
+An entry of the window is in exactly one of these places:
+
+    place             enters by                                         leaves by
+    a consumer        dispatch                                          ack, redeliver, detach
+    the queue         redeliver, detach of its consumer                 ack, dispatch
     acked             ack (cursor, from any place)                      mark-delete passing over it
-    delayed           being offered before its time                     ack; its time: into the queue
-    aside (shared)    being offered while its consumer is not ready     ack, being dispatched, or into the queue
-    (all)             the last consumer leaving rewinds: no place, it is to be read again
+    delayed           an offer before its delivery time                 ack; into the queue when due
+    aside (shared)    an offer while its consumer is not ready          ack, dispatch, or into the queue
 
-An entry of the window is in exactly one of these. The kinds, `shared` and `key_shared`, say who takes what.
+When the last consumer is detached, the window is emptied (a rewind), and its entries are read again later. The
+subclasses, `shared` and `key_shared`, choose the consumer of an entry. (Pulsar:
+`PersistentDispatcherMultipleConsumers`)
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from quire.serving.subscription.dispatch.slots import EntrySlots
 
 
 class MultiConsumer(Dispatcher):
-    """Each consumer holds the entries that it was sent, until it acknowledges them or gives them back."""
+    """Dispatcher whose consumers each hold the entries sent to them, until acknowledgement or redelivery."""
 
     def __init__(
         self, cursor: Cursor, segments: Segments, queue: ReplayQueue, slots: EntrySlots | None = None
@@ -48,9 +51,19 @@ class MultiConsumer(Dispatcher):
         if self.consumers:
             self.pending.release(consumer)
         else:
+            self._rewind_without(consumer)
+
+    def detach_all(self) -> None:
+        leaving = list(self.consumers)
+        self.consumers.clear()
+        self._rewind_without(*leaving)
+
+    def _rewind_without(self, *leaving: Consumer) -> None:
+        """Rewind, so that the unacknowledged messages of `leaving`, the last consumers, are read again."""
+        for consumer in leaving:
             consumer.pending_acks, consumer.unacked = EntrySet(), 0
-            self.read.rewind()
-            self._clear()
+        self.read.rewind()
+        self._clear()
 
     def acknowledge(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> None:
         read, delays = self.read, self.delayed.delays
@@ -77,6 +90,6 @@ class MultiConsumer(Dispatcher):
         self.pending.clear()
 
     def _clear(self) -> None:
-        """Nothing waits."""
+        """Clear the queue and the delayed entries."""
         self.queue.clear()
         self.delayed.clear()

@@ -1,19 +1,19 @@
-"""The read position of a subscription, and what lies before it, counted in messages. A core.
+"""Read position of a subscription, and the window of entries before it, counted in messages. Performs no I/O.
 
     position          the next entry to be read
-    index             topic-wide index of the message there; None until a block there was seen
-    window            what the entries between mark-delete and it hold, in messages
-    unacked           messages of the window that are not acknowledged
-    ahead             messages from the read position on that are acknowledged already (after a rewind, or by a
-                      client that acknowledges what a broker before this one dispatched)
+    index             topic-wide index of that entry's first message; None until a block there was read
+    window            the entries between mark-delete and the read position, with their message counts
+    unacked           number of unacknowledged messages in the window
+    ahead             number of acknowledged messages from the read position on (after a rewind, or if a client
+                      acknowledges messages that a former broker dispatched)
 
-so that the backlog is (messages confirmed) - index + unacked - ahead, exactly.
+The backlog is exactly (confirmed messages) - index + unacked - ahead.
 
-    event             does
-    move_over         reading goes on: what was read is in the window
-    acknowledge…      counts, then hands it to the cursor; mark-delete may pass all that was read: it begins anew there
-    rewind            everything after mark-delete that is not acknowledged is to be read again
-    begin             the cursor was moved: reads from mark-delete on, knowing nothing
+    event             action
+    move_over         add entries that were read to the window
+    acknowledge…      update the counts, then the cursor; begin again if mark-delete passes the read position
+    rewind            read all unacknowledged entries after mark-delete again
+    begin             discard all state, and read from mark-delete on, because the cursor was moved
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from quire.serving.model.ports import Position
 from quire.serving.model.positions import Segments
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.entry_set import ENTRY_ID_MAX
-from quire.serving.subscription.delayed.survey import Piece
+from quire.serving.subscription.delayed.delayed_snapshot import SnapshotSegment
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch.window import Window
 
 
 class ReadPosition:
-    """Between the cursor's mark-delete position and what is read next."""
+    """Read position of a subscription, and the window of entries between mark-delete and the read position."""
 
     __slots__ = (
         "ahead",
@@ -53,7 +53,7 @@ class ReadPosition:
         self.begin()
 
     def begin(self) -> None:
-        """Read from mark-delete on, knowing nothing."""
+        """Discard all state, and read from the mark-delete position on."""
         self.position = self.segments.following(self.cursor.mark_delete)
         self.index: int | None = None
         self.unacked = 0
@@ -64,7 +64,10 @@ class ReadPosition:
     # -- reading ---------------------------------------------------------------------------------------
 
     def move_over(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
-        """Over offsets `start` .. `stop`-1 of a block; `unacked` of their messages are not acknowledged."""
+        """Move the read position over a part of a block, and add this part to the window.
+
+        The entries at offsets `start` .. `stop`-1 contain `unacked` unacknowledged messages.
+        """
         index = view.index_at(start)
         self.index = index
         if stop == start:
@@ -78,8 +81,8 @@ class ReadPosition:
         self.unacked += unacked
         self.ahead -= messages - unacked
 
-    def restore(self, pieces: list[Piece]) -> None:
-        """As if all that a survey knows of, from mark-delete on, had been read."""
+    def restore(self, pieces: list[SnapshotSegment]) -> None:
+        """Restore a delayed snapshot, as if its entries, from the mark-delete position on, had been read."""
         for ledger_id, first, stop, first_index, each, counts, *_ in pieces:
             self.window.push(ledger_id, first, stop, first_index, each, counts and counts[:])
             left = self.cursor.unacknowledged(ledger_id, BitMap(range(first, stop)))
@@ -89,7 +92,7 @@ class ReadPosition:
         self.ahead, self.ahead_known = 0, not self.acknowledged_ahead()
 
     def rewind(self) -> None:
-        """Read everything after mark-delete again that is not acknowledged."""
+        """Read all unacknowledged entries after the mark-delete position again."""
         if not self.window:
             return
         assert self.index is not None
@@ -101,7 +104,10 @@ class ReadPosition:
         self.window.clear()
 
     def normalise(self) -> bool:
-        """Step into the next segment when the position's has ended. Whether it moved."""
+        """Move the position to the next segment if it is at the end of a segment.
+
+        Return whether the position changed.
+        """
         position = self.segments.clamp(self.position)
         moved = position != self.position
         self.position = position
@@ -110,23 +116,23 @@ class ReadPosition:
     # -- the backlog -----------------------------------------------------------------------------------
 
     def backlog(self, confirmed_index: int, index: int) -> int:
-        """Messages that are not acknowledged of the first `confirmed_index`; `index` is of the one at the position."""
+        """Count the unacknowledged messages before `confirmed_index`; `index` is the index at the read position."""
         return confirmed_index - index + self.unacked - self.ahead
 
     def learn_index(self, position: Position, index: int) -> None:
-        """The message at `position` has this index."""
+        """Set the index of the read position, if the read position is still `position`."""
         if self.position == position:
             self.index = index
 
     def learn_ahead(self, ahead: list[tuple[int, BitMap, int]], messages: int) -> None:
-        """What `acknowledged_ahead` said holds so many acknowledged messages."""
+        """Set `ahead` to `messages`, if `acknowledged_ahead()` still returns `ahead`."""
         if self.acknowledged_ahead() == ahead:
             self.ahead, self.ahead_known = messages, True
 
     def acknowledged_ahead(self) -> list[tuple[int, BitMap, int]]:
-        """What is acknowledged, whole or in part, from the read position on.
+        """Return the completely or partly acknowledged entries from the read position on.
 
-        For each ledger: the entries of both kinds, and how many messages those of the second kind have left.
+        For each ledger: (ledger id, entries of both kinds, remaining messages of the partly acknowledged ones).
         """
         ledger_ids = {*self.cursor.acked.by_ledger, *self.cursor.partial.ledgers()}
         found = []
@@ -143,7 +149,7 @@ class ReadPosition:
     # -- acknowledging ---------------------------------------------------------------------------------
 
     def acknowledge(self, ledger_id: int, entries: BitMap) -> bool:
-        """Entries that exist and are not acknowledged yet. Whether nothing that was read is left: it began anew."""
+        """Acknowledge existing, unacknowledged entries. Return whether mark-delete passed the read position."""
         read = entries
         if (ledger_id, entries.max()) >= self.position:
             self.ahead_known = False
@@ -151,34 +157,37 @@ class ReadPosition:
         if ledger_id <= self.position.ledger_id and read:
             self.unacked -= self.messages_left(ledger_id, read)
         self.cursor.acknowledge(ledger_id, entries, self.segments)
-        return self._marked()
+        return self._follow_mark_delete()
 
     def acknowledge_up_to(self, position: Position) -> bool:
-        """Everything that is there up to and with `position`. As `acknowledge`."""
+        """Acknowledge all existing entries up to and including `position`.
+
+        Return whether mark-delete passed the read position.
+        """
         position = self.segments.at_or_before(position)
         if position <= self.cursor.mark_delete:
             return False
         if position < self.position:
             self._count_up_to(position)
         self.cursor.acknowledge_up_to(position, self.segments)
-        return self._marked()
+        return self._follow_mark_delete()
 
     def left_of_batch(self, position: Position, ack_set: int, batch_size: int) -> tuple[int, int] | None:
-        """The bits of a batch's messages that are left when only those of `ack_set` are, and how many go with it.
+        """Return the effect of an `ack_set` on a batch: (bits of remaining messages, newly acknowledged messages).
 
-        None when nothing changes. `batch_size` is what the client says.
+        Returns None if nothing changes. `batch_size` is the number of messages that the client claims.
         """
         if not self._exists(position) or self.cursor.is_acknowledged(position):
             return None
         before = self.cursor.remaining(position)
         count = before.bit_count() if before else self._batch_messages(position, batch_size)
-        # Bits that `ack_set` does not have are acknowledged, so nothing need be wider than it, whatever the batch.
+        # Messages beyond the highest bit of `ack_set` are acknowledged, so the mask need not be wider than `ack_set`.
         remaining = ack_set & (before or (1 << min(count, ack_set.bit_length())) - 1)
         acked = count - remaining.bit_count()
         return (remaining, acked) if acked else None
 
     def acknowledge_partly(self, position: Position, remaining: int, acked: int) -> None:
-        """`acked` messages of an entry, as `left_of_batch` counts them; those with bits in `remaining` are left."""
+        """Acknowledge `acked` messages of an entry; `left_of_batch` returned both `remaining` and `acked`."""
         if position < self.position:
             self.unacked -= acked
         else:
@@ -186,7 +195,7 @@ class ReadPosition:
         self.cursor.acknowledge_partly(position, remaining)
 
     def existing(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> BitMap:
-        """Those that were ever confirmed: what was read was, the rest is looked up."""
+        """Return those of `entry_ids` that exist: entries that were read, or that the topic's segments contain."""
         try:
             entries = BitMap(entry_ids)
         except OverflowError:
@@ -201,20 +210,20 @@ class ReadPosition:
         return entries
 
     def _exists(self, position: Position) -> bool:
-        """As `existing`."""
+        """Return whether the entry was ever confirmed; see `existing`."""
         ledger_id, entry_id = position
         if ledger_id == self.position.ledger_id and 0 <= entry_id < self.position.entry_id:
             return True
         return bool(self.existing(ledger_id, [entry_id]))
 
     def _batch_messages(self, position: Position, batch_size: int) -> int:
-        """Of an entry; what the block said, where it is known, else what the client says."""
+        """Return the number of messages of a batch: from its block if that was read, otherwise as the client claims."""
         if position < self.position:
             batch_size = self.window.messages_of(position.ledger_id, BitMap((position.entry_id,)))
         return min(batch_size, BATCH_MESSAGES_MAX) if batch_size > 0 else BATCH_MESSAGES_MAX
 
-    def _marked(self) -> bool:
-        """Mark-delete may have moved. Whether it passed all that was read."""
+    def _follow_mark_delete(self) -> bool:
+        """Trim the window up to mark-delete; if that passed the read position, begin again and return True."""
         marked = self.cursor.mark_delete
         if marked >= self.position:
             self.begin()
@@ -225,21 +234,21 @@ class ReadPosition:
     # -- counting --------------------------------------------------------------------------------------
 
     def messages_left(self, ledger_id: int, entries: BitMap) -> int:
-        """Messages still to be acknowledged of `entries`, which are in the window and not acknowledged."""
+        """Count the remaining messages of `entries`, which are in the window and not completely acknowledged."""
         messages = self.window.messages_of(ledger_id, entries)
         return (
-            messages - self._acknowledged_of_halves(ledger_id, entries) if self.cursor.partial else messages
+            messages - self._acknowledged_of_partial(ledger_id, entries) if self.cursor.partial else messages
         )
 
-    def _acknowledged_of_halves(self, ledger_id: int, entries: BitMap) -> int:
-        """Messages that are acknowledged of entries of the window that are acknowledged in part."""
+    def _acknowledged_of_partial(self, ledger_id: int, entries: BitMap) -> int:
+        """Count the acknowledged messages of the partly acknowledged `entries`, which are in the window."""
         halves = self.cursor.partial.within(ledger_id, entries)
         if not halves:
             return 0
         return self.window.messages_of(ledger_id, halves) - self.cursor.partial.left(ledger_id, halves)
 
     def _count_up_to(self, position: Position) -> None:
-        """`position` is in the window: what is left there afterwards is what comes after it and is not acked."""
+        """Recompute `unacked` for the part of the window after `position`, which is in the window."""
         assert self.index is not None
         after = self.segments.following(position)
         if after >= self.position:
@@ -251,11 +260,11 @@ class ReadPosition:
             unacked -= self.window.messages_of(ledger_id, inside) if inside else 0
         for ledger_id in self.cursor.partial.ledgers():
             halves = self.cursor.partial.between(ledger_id, *self._range_between(ledger_id, position))
-            unacked -= self._acknowledged_of_halves(ledger_id, halves)
+            unacked -= self._acknowledged_of_partial(ledger_id, halves)
         self.unacked = unacked
 
     def _range_between(self, ledger_id: int, position: Position) -> tuple[int, int]:
-        """Entry ids of the ledger after `position` and before the read position: (first, stop)."""
+        """Return the entry ids (first, stop) of a ledger that are after `position` and before the read position."""
         if ledger_id < position.ledger_id or ledger_id > self.position.ledger_id:
             return 0, 0
         first = position.entry_id + 1 if ledger_id == position.ledger_id else 0

@@ -1,6 +1,7 @@
-"""What of a subscription's window nobody holds, is not acknowledged and may be dispatched: it waits to be replayed.
+"""Replay queue: unacknowledged entries of the window that no consumer holds and that wait for redelivery.
 
-There is one for each kind of dispatcher of many consumers: `shared_queue`, `key_queue`.
+Each dispatcher with many consumers has its own implementation: `shared_queue`, `key_queue`. (Pulsar:
+`MessageRedeliveryController`)
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from quire.serving.subscription.cursor.entry_set import EntrySet
 
 
 class ReplayQueue(Protocol):
-    """Truth is whether anything waits."""
+    """Replay queue of a dispatcher with many consumers. Its truth value is False if it is empty."""
 
     entries: EntrySet
 
     def __bool__(self) -> bool: ...
 
     def add(self, ledger_id: int, entries: BitMap) -> None:
-        """`entries`, which nobody holds, wait to be dispatched."""
+        """Add entries that no consumer holds."""
         ...
 
     def remove(self, ledger_id: int, entries: BitMap) -> None:
-        """Those of `entries` that wait do so no longer."""
+        """Remove the queued entries among `entries`."""
         ...
 
     def released(self, ledger_id: int, entries: BitMap) -> bool:
-        """`entries` have left the consumer that held them. Whether others may be dispatched that could not be."""
+        """Record that consumers no longer hold `entries`. Return whether other entries can now be dispatched."""
         ...
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Remove all entries."""
         ...

@@ -1,7 +1,7 @@
-"""Runs: entries of a block that are dispatched alike. A core.
+"""Runs: entries of a block that are dispatched together. Performs no I/O.
 
-Nearly every block is one run. Acknowledgements tear it, and what is given back differently often is apart; an entry of
-which only some messages are acknowledged is a run by itself.
+Nearly every block is one run. Acknowledged entries and different redelivery counts split it; a partly acknowledged
+entry is a separate run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, Delivery
 
 SPAN_ENTRIES_MIN = 8
-"""Runs that are shorter than this on average are dispatched together: each by itself costs as much as ten entries."""
+"""Minimum average length, in entries, of separate runs.
+
+Shorter runs are dispatched as one run with `offsets`, because a run costs as much as ten entries.
+"""
 
 
 class Run(NamedTuple):
-    """Entries at offsets `start` .. `stop`-1 of a block, dispatched alike; only those at `offsets`, if given."""
+    """Entries at offsets `start` .. `stop`-1 of a block, or at `offsets` if given, that are dispatched together."""
 
     start: int
     stop: int
@@ -30,7 +33,7 @@ class Run(NamedTuple):
     offsets: Sequence[int] = ()
 
     def take(self, consumer: Consumer, view: BlockView, limit: int) -> tuple[Delivery, Run | None]:
-        """About `limit` > 0 messages of it for `consumer`, and what is left."""
+        """Return a delivery of about `limit` (> 0) messages to `consumer`, and the rest of the run, if any."""
         start, stop, count, remaining, offsets = self
         if remaining:
             return Delivery(consumer, view, start, stop, remaining.bit_count(), count, remaining), None
@@ -45,7 +48,7 @@ class Run(NamedTuple):
 
 
 def unacknowledged_runs(cursor: Cursor, view: BlockView, start: int) -> list[Run]:
-    """What of a block from offset `start` on is not acknowledged."""
+    """Return the runs of unacknowledged entries of a block from offset `start` on."""
     ledger_id, first = view.ledger_id, view.first_entry
     if cursor.is_plain(ledger_id, first + start, view.stop_entry):
         return [Run(start, view.count)]
@@ -54,7 +57,7 @@ def unacknowledged_runs(cursor: Cursor, view: BlockView, start: int) -> list[Run
 
 
 def sorted_runs(cursor: Cursor, view: BlockView, entries: BitMap) -> list[Run]:
-    """`entries` of a block, as runs of equal redelivery count; a partly acknowledged one is a run by itself."""
+    """Return `entries` of a block as runs of equal redelivery count; a partly acknowledged entry is a separate run."""
     first = view.first_entry
     partial = cursor.partial
     runs = []
@@ -73,7 +76,7 @@ def sorted_runs(cursor: Cursor, view: BlockView, entries: BitMap) -> list[Run]:
 
 
 def messages_left(cursor: Cursor, view: BlockView, entries: BitMap) -> int:
-    """Messages that are not acknowledged of `entries` of a block, none of which is acknowledged whole."""
+    """Count the remaining messages of `entries` of a block, which are not completely acknowledged."""
     messages: int = view.messages_of(entries)
     halves = cursor.partial.within(view.ledger_id, entries)
     if halves:

@@ -1,10 +1,9 @@
-"""Shared: entries go round robin to all consumers, each acknowledged by itself. A core.
+"""Shared dispatcher: sends entries round-robin to all consumers; they are acknowledged individually. Performs no I/O.
 
-Where an entry is, and how it gets there, stands in `multi_consumer`. What waits in the queue is dispatched before
-anything new. A block is split by runs among the ready consumers of the best priority level, each gets a run of about
-its share, not single messages; a stream of small blocks goes round consumer by consumer. A lower level (a higher
-number) gets something only while nobody of a better one is ready. All chunks of a message go to one consumer
-(`shared_queue`).
+`multi_consumer` lists the states of an entry. Waiting entries are dispatched before new ones. A block is split into
+runs for the ready consumers of the best priority level: each is sent a run of about its share, not single messages.
+A stream of small blocks goes to one consumer after the other. A lower level (a higher number) is sent entries only
+while no consumer of a better level is ready. All chunks of a message go to one consumer (`shared_queue`).
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from quire.serving.subscription.dispatch.shared_queue import SharedQueue
 from quire.wire.chunks import Chunk
 
 SHARE_MESSAGES_MIN = 16
-"""A run is not split below this: one by one costs a frame header call each."""
+"""Minimum share of a consumer, in messages, because each share needs a call to encode its frame headers."""
 
 
 class Shared(MultiConsumer):
-    """All consumers are dispatched entries."""
+    """Dispatcher that distributes entries among all consumers."""
 
     kind = SubscriptionKind.SHARED
     queue: SharedQueue
@@ -42,10 +41,10 @@ class Shared(MultiConsumer):
         self._turn = 0
         self._share = SHARE_MESSAGES_MIN
         self._put_aside = BitMap()
-        """Of the block that is offered, what was put aside."""
+        """Entries of the offered block that were put aside."""
 
-    def _taker(self) -> Consumer | None:
-        """The ready consumer of the best level that has any, from the one whose turn it is."""
+    def _next_consumer(self) -> Consumer | None:
+        """Return the next ready consumer of the best priority level, round-robin; None if no consumer is ready."""
         best, best_rank = None, (0, False, 0)
         for consumer in self.consumers:
             if can_take(consumer):
@@ -55,7 +54,7 @@ class Shared(MultiConsumer):
         return best
 
     def wanted(self) -> Position | None:
-        if self._taker() is None:
+        if not any(map(can_take, self.consumers)):
             return None
         first = self.queue.first()
         if first is not None:
@@ -81,7 +80,7 @@ class Shared(MultiConsumer):
         return deliveries
 
     def _share_of(self, view: BlockView) -> int:
-        """How many messages of `view` each ready consumer should get."""
+        """Return the number of messages of `view` to send to each ready consumer."""
         messages = view.messages(0, view.count)
         if messages <= SHARE_MESSAGES_MIN:
             return SHARE_MESSAGES_MIN
@@ -89,7 +88,7 @@ class Shared(MultiConsumer):
         return max(SHARE_MESSAGES_MIN, -(-messages // max(1, levels.count(min(levels, default=0)))))
 
     def _offer_again(self, view: BlockView, again: BitMap) -> list[Delivery]:
-        """Dispatch `again`, which waits, of `view`."""
+        """Dispatch `again`, the waiting entries of `view`."""
         deliveries, _ = self._dispatch(view, sorted_runs(self.cursor, view, again))
         self._put_aside = BitMap()
         for delivery in deliveries:
@@ -97,14 +96,17 @@ class Shared(MultiConsumer):
         return deliveries
 
     def _dispatch(self, view: BlockView, runs: Iterable[Run]) -> tuple[list[Delivery], int]:
-        """Dispatch `runs` in order; the offset where it had to stop, the block's end when all were dispatched."""
+        """Dispatch `runs` in order.
+
+        Return the deliveries, and the offset at which it stopped (the block's end if all runs were dispatched).
+        """
         chunks = view.chunks(0 if self.queue.begun else FIRST_CHUNK_BYTES_MIN) and view.chunks(0)
         deliveries: list[Delivery] = []
-        for run in _pieces(runs, chunks) if chunks else runs:
+        for run in _split_at_chunks(runs, chunks) if chunks else runs:
             chunk = chunks.get(run.start)
             rest: Run | None = run
             while rest is not None:
-                consumer = self._taker()
+                consumer = self._next_consumer()
                 if consumer is None:
                     return deliveries, rest.start
                 if chunk is not None:
@@ -116,7 +118,7 @@ class Shared(MultiConsumer):
         return deliveries, view.count
 
     def _dispatch_chunk(self, view: BlockView, run: Run, chunk: Chunk, consumer: Consumer) -> list[Delivery]:
-        """Dispatch a chunk to the holder of its message, or put it aside; without a holder to `consumer`."""
+        """Dispatch a chunk to its message's holder (to `consumer` if there is none), or put it aside."""
         at = Position(view.ledger_id, view.first_entry + run.start)
         entry = BitMap((at.entry_id,))
         self.queue.remove(at.ledger_id, entry)
@@ -140,8 +142,8 @@ class Shared(MultiConsumer):
         self._turn = delivery.consumer.arrival + 1
 
 
-def _pieces(runs: Iterable[Run], chunks: Container[int]) -> Iterator[Run]:
-    """`runs` cut so that each of `chunks` is a run by itself."""
+def _split_at_chunks(runs: Iterable[Run], chunks: Container[int]) -> Iterator[Run]:
+    """Split `runs` so that each of `chunks` is a separate run."""
     for run in runs:
         offsets = run.offsets or range(run.start, run.stop)
         for is_chunk, group in groupby(offsets, chunks.__contains__):

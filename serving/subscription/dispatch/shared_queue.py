@@ -1,19 +1,21 @@
-"""What waits in a shared subscription, and which consumer is to have the other chunks of a message. A core.
+"""Replay queue of a Shared subscription, and the consumers that hold chunked messages. Performs no I/O.
 
-All chunks of a message go to the consumer that holds the first one, for a client joins only what it has all of:
+All chunks of a message ([PIP-37](https://github.com/apache/pulsar/blob/master/pip/pip-37.md)) are sent to the consumer
+that received the first one (its *holder*), because a client can assemble a message only from all of its chunks.
 
-    a chunk that is offered                     goes to
-    the first of its message                    whose turn it is
-    another, of a message that has a holder     its holder; while that is not ready it is put aside, and others go on
-    another, of a message without               whose turn it is: the first is acknowledged or gone, nobody can join it
+    an offered chunk                              is sent to
+    the first of its message                      the next consumer, round-robin
+    another, of a message with a holder           the holder; it is put aside while the holder is not ready
+    another, of a message without a holder        the next consumer: the first chunk was acknowledged or
+                                                  trimmed, so no consumer can assemble the message
 
-    a message gets a holder     its first chunk is dispatched
-    and has none any more       its last chunk is dispatched; the first is acknowledged, given back, or lost with its
-                                holder; `CHUNKED_MESSAGES_MAX` others began after it
+    a message gets a holder     when its first chunk is dispatched
+    and loses it                when its last chunk is dispatched; when the first one is acknowledged or redelivered, or
+                                its holder is detached; or when `CHUNKED_MESSAGES_MAX` later messages have a holder
 
-What is put aside for a consumer is dispatched as soon as that is ready, before anything new, so chunks stay in order.
-When a message has no holder any more, what is aside for the former one waits with the rest again: after the first
-chunk, if that waits there, and so it follows to whoever gets that.
+Chunks that were put aside for a consumer are dispatched as soon as it is ready, before new entries, so chunks stay in
+order. If a message loses its holder, the chunks put aside for that consumer are queued again. They come after the first
+chunk, if that is in the queue, and follow it to its next consumer.
 """
 
 from __future__ import annotations
@@ -31,28 +33,28 @@ from quire.serving.subscription.dispatch.pending_acks import can_take
 
 
 class _Begun(NamedTuple):
-    """A message in chunks: who holds its first one, and where that is."""
+    """Chunked message: the consumer that holds its first chunk, and the position of that chunk."""
 
     holder: Consumer
     first: Position
 
 
 class SharedQueue:
-    """A `ReplayQueue`."""
+    """`ReplayQueue` of a Shared subscription, with the holders of chunked messages."""
 
     def __init__(self) -> None:
         self.entries = EntrySet()
-        """For anybody."""
+        """Entries that wait for any consumer."""
         self.aside: dict[Consumer, EntrySet] = {}
-        """Chunks that wait for the holder of their message, which was not ready; they are not in `entries`."""
+        """Chunks that wait until the holder of their message is ready; they are not in `entries`."""
         self.begun: dict[str, _Begun] = {}
-        """Of messages in chunks that have a holder, by their uuid, the oldest first."""
+        """Chunked messages with a holder, by uuid, oldest first."""
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.aside)
 
     def first(self) -> Position | None:
-        """Of what may be dispatched while somebody is ready; None when nothing waits."""
+        """Return the first waiting entry that can be dispatched when a consumer is ready; None if there is none."""
         if not self.aside:
             return self.entries.min() if self.entries else None
         waiting = [some.min() for one, some in self.aside.items() if can_take(one)]
@@ -61,7 +63,7 @@ class SharedQueue:
         return min(waiting, default=None)
 
     def within(self, view: BlockView) -> BitMap:
-        """What of a block waits and may be dispatched now."""
+        """Return the waiting entries of a block that can be dispatched now."""
         place = view.ledger_id, view.first_entry, view.stop_entry
         waiting = self.entries.within(*place)
         for consumer, some in self.aside.items():
@@ -87,18 +89,18 @@ class SharedQueue:
     # -- chunks ----------------------------------------------------------------------------------------
 
     def put_aside(self, consumer: Consumer, at: Position) -> None:
-        """The chunk at `at` waits until `consumer` is ready."""
+        """Put the chunk at `at` aside until `consumer` is ready."""
         self.aside.setdefault(consumer, EntrySet()).add(at.ledger_id, BitMap((at.entry_id,)))
 
     def message_begins(self, uuid: str, holder: Consumer, first: Position) -> None:
-        """The first chunk of a message was dispatched; its producer may have sent it again, to the same holder then."""
+        """Set the holder of a message whose first chunk was dispatched; the producer may have sent that chunk twice."""
         self.begun.pop(uuid, None)
         self.begun[uuid] = _Begun(holder, first)
         if len(self.begun) > CHUNKED_MESSAGES_MAX:
             self.message_ends(next(iter(self.begun)))
 
     def message_ends(self, uuid: str) -> None:
-        """It has no holder any more: what is aside for the one that it had is placed anew."""
+        """Forget the holder of the chunked message `uuid`, and requeue the chunks put aside for that consumer."""
         begun = self.begun.pop(uuid, None)
         aside = self.aside.pop(begun.holder, None) if begun is not None else None
         for ledger_id, entries in aside.items() if aside is not None else ():

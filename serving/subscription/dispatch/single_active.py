@@ -1,29 +1,32 @@
-"""Exclusive and failover: one consumer, the active one, is dispatched all entries in order.
+"""Exclusive and failover dispatcher: sends all entries, in order, to one active consumer. Performs no I/O.
 
-    event                            active before    active after        leaves
-    attach, nobody there             none             the new one         notice: active
+    event                            active before    active after        result
+    attach the first one             -                the new one         notice: active
     attach, exclusive                a                a                   ConsumerBusy
-    attach, failover, ranks first    a                the new one         rewind; notices: a inactive, it active
+    attach, failover, ranks first    a                the new one         rewind; notices: a inactive, new one active
     attach, failover, ranks later    a                a                   notice: the new one inactive
     detach the active one            a                first in rank       rewind; notice: active
     detach another                   a                a (or see below)    nothing
 
-An exclusive subscription gives no notices: its consumer is the active one.
+An Exclusive subscription sends no notices: its only consumer is always active.
 
-Rank is priority level (0 first), then, on a partition, name and arrival; else arrival alone, so that a newcomer
-does not take over a topic because of how it is called. The active one of a partition is the consumer number
-(partition modulo the number of consumers of the best level), so the partitions of a topic spread evenly; its
-count changes with every consumer that comes or goes, and then the active one may change with it.
+Consumers are ranked by priority level (0 first). On a partition, name and arrival follow; on any other topic, arrival
+alone, so that a new consumer does not become active because of its name. The index of a partition's active consumer is
+the partition's index modulo the number of consumers of the best level, so the partitions of a topic spread evenly. This
+number changes when a consumer joins or leaves, and then the active consumer may change, too.
 
-Permits are the only brake beside the connection: a consumer that never acknowledges is sent everything, since
-order forbids to go around what it holds. So entries are not tracked by consumer: the active one holds all the window.
-Giving back a single entry would break the order, so it gives back all, as Pulsar does. A hand-over sends everything
-after mark-delete again: what the former one held comes twice rather than never.
+Only permits and the connection's write buffer limit the dispatch. A consumer that never acknowledges is sent all
+messages, because in-order delivery cannot skip unacknowledged entries. Entries are not tracked by consumer: the active
+one holds the whole window. A redelivery of a single entry would break the order, so the whole window is redelivered, as
+in Pulsar. When the active consumer changes, everything after mark-delete is sent again (at-least-once delivery).
+(Pulsar: `PersistentDispatcherSingleActiveConsumer`)
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
+from operator import attrgetter
 
 from pyroaring import BitMap
 
@@ -36,9 +39,11 @@ from quire.serving.subscription.delivery.delivery import BlockView, Delivery
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.runs import unacknowledged_runs
 
+_priority_level = attrgetter("priority_level")
+
 
 class SingleActive(Dispatcher):
-    """One active consumer; of a failover subscription others wait. `partition` is -1 for a topic that is none."""
+    """Dispatcher with one active consumer. `partition` is -1 if the topic is not a partition."""
 
     def __init__(
         self, kind: SubscriptionKind, cursor: Cursor, segments: Segments, partition: int = -1
@@ -53,8 +58,7 @@ class SingleActive(Dispatcher):
     def attach(self, consumer: Consumer) -> None:
         if self.consumers and self.kind is SubscriptionKind.EXCLUSIVE:
             raise ConsumerBusy("Exclusive consumer is already connected")
-        self.consumers.append(consumer)
-        self.consumers.sort(key=self._rank)
+        insort(self.consumers, consumer, key=self._rank)
         if not self._elect():
             self._notice(consumer, is_active=False)
 
@@ -64,18 +68,26 @@ class SingleActive(Dispatcher):
             self.active = None
         self._elect()
 
+    def detach_all(self) -> None:
+        self.consumers.clear()
+        self.active = None
+        self._elect()
+
     def _rank(self, consumer: Consumer) -> tuple[int, str, int]:
         name = consumer.name if self._partition >= 0 else ""
         return consumer.priority_level, name, consumer.arrival
 
     def _chosen(self) -> Consumer | None:
-        if not self.consumers:
+        consumers = self.consumers
+        if not consumers:
             return None
-        best = [c for c in self.consumers if c.priority_level == self.consumers[0].priority_level]
-        return best[self._partition % len(best) if self._partition >= 0 else 0]
+        if self._partition < 0:
+            return consumers[0]
+        best = bisect_right(consumers, consumers[0].priority_level, key=_priority_level)
+        return consumers[self._partition % best]
 
     def _elect(self) -> bool:
-        """Choose the active one anew; whether it is another one now."""
+        """Choose the active consumer. Return whether it changed."""
         chosen, former = self._chosen(), self.active
         if chosen is former:
             if chosen is None:
@@ -130,7 +142,7 @@ class SingleActive(Dispatcher):
             self._show_unacked()
 
     def acknowledge_up_to(self, position: Position) -> None:
-        """Everything that is there up to and with `position`."""
+        """Acknowledge all existing entries up to and including `position`."""
         self.read.acknowledge_up_to(position)
         self._show_unacked()
 

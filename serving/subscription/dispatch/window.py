@@ -1,11 +1,11 @@
-"""The window: what the entries between mark-delete and the read position hold, in messages.
+"""Window: the message counts of the entries between mark-delete and the read position. Performs no I/O.
 
-Permits and backlogs count messages, acknowledgements name entries. A block's table says how many messages each
-entry has, but the block is gone from memory when the acknowledgement comes; so the window keeps those numbers
-for the entries that were dispatched and not yet passed by mark-delete.
+Permits and backlogs count messages; acknowledgements contain entry ids. A block's table lists the number of messages of
+each entry, but the block is no longer in memory when the acknowledgement arrives. So the window keeps these numbers for
+entries that were read and that mark-delete has not passed.
 
-Consecutive entries with equal numbers (all of an unbatched topic) are one *run*, whatever their number: a
-consumer that never acknowledges costs nothing. Other runs keep their numbers as an array, four bytes an entry.
+Consecutive entries with equal numbers (all of an unbatched topic) are one *run* of constant size. So a consumer that
+never acknowledges needs no memory per entry. Other runs have an array of numbers, four bytes for each entry.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyroaring import BitMap
 from quire.serving.model.ports import Position
 
 ARRAY_ENTRIES_MAX = 4_096
-"""An array this long is not extended: it is trimmed at the front by moving what follows."""
+"""Length at which an array is not extended further, because a trim at the front moves all later numbers."""
 
 
 class Run:
-    """Entries `first` .. `stop`-1 of one ledger: `each` messages, or (`each` = 0) what `counts` says."""
+    """Entries `first` .. `stop`-1 of one ledger, with `each` messages per entry, or a number per entry in `counts`."""
 
     __slots__ = ("counts", "each", "first", "first_index", "ledger_id", "stop")
 
@@ -38,13 +38,13 @@ class Run:
         self.counts = counts
 
     def messages_before(self, entry_id: int) -> int:
-        """Messages of the run's entries before `entry_id`."""
+        """Count the messages of the run's entries before `entry_id`."""
         if self.counts is None:
             return (entry_id - self.first) * self.each
         return sum(self.counts[: entry_id - self.first])
 
     def messages_of(self, entries: BitMap) -> int:
-        """Messages of those of `entries` that are in the run."""
+        """Count the messages of `entries`, except entries that are not in the run."""
         if self.counts is None:
             return entries.range_cardinality(self.first, self.stop) * self.each
         if len(entries) == 1:
@@ -73,13 +73,13 @@ class Window:
 
     @property
     def first_index(self) -> int:
-        """Topic-wide index of the first message in the window; only when not empty."""
+        """Topic-wide index of the first message in the window. Precondition: the window is not empty."""
         return self._runs[0].first_index
 
     def push(
         self, ledger_id: int, first: int, stop: int, first_index: int, each: int, counts: array[int] | None
     ) -> None:
-        """Entries `first` .. `stop`-1, which follow what is here. `counts` is kept, not copied."""
+        """Append entries `first` .. `stop`-1, which follow the last run. `counts` is kept, not copied."""
         if self._runs:
             last = self._runs[-1]
             if last.ledger_id == ledger_id and last.stop == first:
@@ -93,7 +93,7 @@ class Window:
         self._runs.append(Run(ledger_id, first, stop, first_index, each, counts))
 
     def messages_of(self, ledger_id: int, entries: BitMap) -> int:
-        """Messages of `entries`, as far as they are in the window."""
+        """Count the messages of `entries`, except entries that are not in the window."""
         runs = self._runs
         if len(runs) == 1 and runs[0].ledger_id == ledger_id:
             return runs[0].messages_of(entries)
@@ -106,35 +106,35 @@ class Window:
         return total
 
     def index_at(self, position: Position) -> int:
-        """Topic-wide index of the first message of the entry at `position`, which is in the window."""
+        """Return the topic-wide index of the first message of the entry at `position`, which is in the window."""
         run = self._runs[self._at(*position)]
         assert run.ledger_id == position.ledger_id and run.first <= position.entry_id < run.stop
         return run.first_index + run.messages_before(position.entry_id)
 
     def trim(self, mark_delete: Position) -> None:
-        """Forget everything up to and with `mark_delete`."""
+        """Remove all entries up to and including `mark_delete`."""
         runs = self._runs
         if not runs or runs[0].ledger_id > mark_delete.ledger_id:
             return
         after = mark_delete.entry_id + 1
-        gone = 0
+        count = 0
         for run in runs:
             if run.ledger_id > mark_delete.ledger_id or (
                 run.ledger_id == mark_delete.ledger_id and run.stop > after
             ):
                 break
-            gone += 1
-        del runs[:gone]
+            count += 1
+        del runs[:count]
         if runs and runs[0].ledger_id == mark_delete.ledger_id and runs[0].first < after:
             runs[0].cut_front(after)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """(ledger id, first, stop) of what is in the window, in order."""
+        """Yield (ledger id, first, stop) of each run, in order."""
         for run in self._runs:
             yield run.ledger_id, run.first, run.stop
 
     def since(self, position: Position) -> Iterator[Run]:
-        """What begins at `position` or after it, in order; a run that it lies in is cut there."""
+        """Yield copies of the runs from `position` on, in order; a copied run that contains `position` starts there."""
         for run in self._runs:
             if (run.ledger_id, run.stop) <= position:
                 continue
@@ -149,7 +149,7 @@ class Window:
         self._runs.clear()
 
     def _at(self, ledger_id: int, entry_id: int) -> int:
-        """Which run would hold the entry."""
+        """Return the index of the last run that begins at or before the entry; 0 if there is none."""
         at = bisect_right(self._runs, (ledger_id, entry_id), key=_start) - 1
         return max(at, 0)
 

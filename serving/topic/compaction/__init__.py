@@ -1,4 +1,5 @@
 """Compacted topics: the last message of each key.
 
-`compacting` decides what stays, `compaction` is the run, `compacted` its result, and the topic as its readers see it.
+`compacting` decides which messages are retained, `compaction` runs a compaction, and `compacted` reads its result and
+presents the topic to readers of compacted data.
 """

@@ -1,20 +1,22 @@
-"""The result of a compaction, and the topic as a reader of compacted data sees it.
+"""Result of a compaction, and the view of a topic for readers of compacted data.
 
-The result is one ledger of ordinary blocks. Its entries are the retained ones in the topic's order, each behind its
-place in the topic; so the number of an entry in the ledger is its rank among all that are retained. Behind them lies
-the index, an entry for each of the topic's ledgers up to the *horizon*, the last entry that compaction has read:
+The result is one ledger of ordinary blocks. It contains the retained entries in the topic's order, each with its
+position in the topic as a prefix. So the entry id in the result's ledger is the rank among the retained entries. The
+index follows: an entry for each of the topic's ledgers up to the *horizon*, the last entry that compaction has read.
+Pulsar's equivalents are the compacted ledger and the compaction horizon of [PIP-14].
 
-    entries 0 .. n-1     8 ledger, 8 entry (big-endian), 4 length m, m bytes with a bit set for each message of a batch
-                         that is left (none: all are; little-endian), then the entry as publishers' clients make them
+    entries 0 .. n-1     8 ledger, 8 entry (big-endian), 4 length m, m bytes with a bit set for each retained message of
+                         a batch (m = 0: all are retained; little-endian), then the entry in the format of publishers
     entries n ..         8 ledger, 8 last entry (signed), then the roaring bitmap of the retained entries
 
-A block's `first index` is here the number of messages beyond one an entry that come before it in the result.
+In this ledger, a block's `first index` is the number of messages minus the number of entries before it in the result.
 
-`CompactedView` is a `TopicPort`: up to the horizon it answers from the result, behind it it is the topic. Dispatchers
-know only consecutive entries; so the view fills up the gaps with empty ones, and `gaps` says which these are: the
-subscription counts them as acknowledged, hence they are never dispatched. What is between two retained entries costs
-eight bytes of a block's table an entry, and nothing on the wire. Ledgers that the topic has trimmed are still in the
-view: the last value of a key outlives retention.
+`CompactedView` is a `TopicPort`: up to the horizon it reads the result, after it the topic. Dispatchers expect
+consecutive entries, so the view fills the gaps with empty entries. The subscription treats the entries that `gaps`
+lists as acknowledged, and never dispatches them. An entry in a gap costs eight bytes in a block's table, and nothing
+on the wire. The view includes ledgers that the topic has trimmed, because the last value of a key outlives retention.
+
+[PIP-14]: https://github.com/apache/pulsar/wiki/PIP-14%3A-Topic-compaction
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ from quire.wire.block import Buffer
 PLACE: Final = Struct(">QQI")
 INDEX: Final = Struct(">Qq")
 SPAN_ENTRIES: Final = 1 << 14
-"""A block of the view has at most so many entries, gaps among them."""
+"""Maximum number of entries in a block of the view, gaps included."""
 
 SPANS_PER_READ: Final = 16
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """A result that is being read. Parallel lists by ledger, in the topic's order."""
+    """Index of a compaction result in memory, as parallel lists with one item per ledger, in the topic's order."""
 
     record: CompactedRecord
     reader: LedgerReader
@@ -57,7 +59,7 @@ class Compacted:
     last_entries: list[int]
     retained: list[BitMap]
     ranks: list[int] = field(init=False)
-    """Retained entries before each ledger's."""
+    """Number of retained entries before each ledger; the last item is the total."""
     entries_before: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,20 +73,20 @@ class Compacted:
         return Position(self.record.horizon_ledger, self.record.horizon_entry)
 
     def at(self, ledger_id: int) -> int:
-        """Which of the lists' places is the ledger's. Raises `NotFound`."""
+        """Return the ledger's index in the parallel lists. Raises `NotFound`."""
         at = bisect_left(self.ledger_ids, ledger_id)
         if at == len(self.ledger_ids) or self.ledger_ids[at] != ledger_id:
             raise NotFound(f"ledger {ledger_id} is not in the compacted topic")
         return at
 
     def rank(self, position: Position) -> int:
-        """How many retained entries come before `position`."""
+        """Count the retained entries before `position`."""
         at = self.at(position.ledger_id)
         inside = self.retained[at].rank(position.entry_id - 1) if position.entry_id > 0 else 0
         return self.ranks[at] + inside
 
     def last_retained(self) -> Position:
-        """(-1, -1) when nothing is retained."""
+        """Return the topic position of the last retained entry; (-1, -1) if the compaction retained nothing."""
         for ledger_id, retained in zip(reversed(self.ledger_ids), reversed(self.retained), strict=True):
             if retained:
                 return Position(ledger_id, retained.max())
@@ -92,7 +94,7 @@ class Compacted:
 
 
 async def load(ledgers: Ledgers, record: CompactedRecord) -> Compacted:
-    """Read the index of a result. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
+    """Read the index of a compaction result from its ledger. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
     reader = await ledgers.open(record.ledger_id)
     found = Compacted(record, reader, [], [], [])
     next_entry, last = record.entries, record.entries + record.index_entries - 1
@@ -114,13 +116,16 @@ async def load(ledgers: Ledgers, record: CompactedRecord) -> Compacted:
 
 
 class CompactedView:
+    """View of a topic for readers of compacted data; a `TopicPort`."""
+
     def __init__(self, topic: TopicPort, compacted: Compacted) -> None:
         self._topic = topic
         self._compacted = compacted
         self.name = topic.name
         self.tracing = topic.tracing
         record = compacted.record
-        # Indexes count gaps as one message each, and meet the topic's own behind the horizon.
+        # Each gap counts as one message in the view's indexes, so that the indexes continue with the topic's own after
+        # the horizon.
         self._masks: dict[Position, tuple[int, int]] = {}
         self._first_index = record.horizon_index - compacted.entries_before[-1] - record.extra_messages
 
@@ -177,7 +182,7 @@ class CompactedView:
         return await self._topic.find_time(time_ms)
 
     def gaps(self) -> list[tuple[int, BitMap]]:
-        """What is not retained: (ledger id, entries), in the topic's order."""
+        """List the entries that are not retained: (ledger id, entries), in the topic's order."""
         compacted = self._compacted
         found = []
         for at, ledger_id in enumerate(compacted.ledger_ids):
@@ -187,17 +192,21 @@ class CompactedView:
         return found
 
     def left_of(self, ledger_id: int, first: int, stop: int) -> list[tuple[Position, int, int]]:
-        """Batches among entries `first` .. `stop`-1 that lost messages: (position, bits that are left, messages)."""
+        """List the batches among entries `first` to `stop`-1 that lost messages.
+
+        Each item is (position, bit mask of the retained messages, number of messages).
+        """
         masks = self._masks
-        for gone in [one for one in masks if one < (ledger_id, first)]:
-            del masks[gone]
+        for passed in [one for one in masks if one < (ledger_id, first)]:
+            del masks[passed]
         found = [one for one in masks if one < (ledger_id, stop)]
         return [(one, *masks[one]) for one in found]
 
     async def last_message(self) -> tuple[Position, int]:
         compacted = self._compacted
         confirmed = self._topic.last_confirmed
-        if confirmed > compacted.horizon and confirmed.entry_id >= 0:  # else what was behind it is trimmed
+        # Otherwise the topic has no entries after the horizon, or they were trimmed.
+        if confirmed > compacted.horizon and confirmed.entry_id >= 0:
             return await self._topic.last_message()
         last = compacted.last_retained()
         if last.ledger_id < 0:
@@ -215,7 +224,7 @@ class CompactedView:
         return self._index(position, entries)
 
     async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
-        """As `TopicPort.read`; up to the horizon the blocks are made here."""
+        """Read blocks as `TopicPort.read` does; up to the horizon, they are built from the compaction result."""
         compacted = self._compacted
         if position > compacted.horizon:
             return await self._topic.read(position, bytes_max)
@@ -230,14 +239,17 @@ class CompactedView:
         return _spans(position, stop, inside, index)
 
     def _index(self, position: Position, behind: Sequence[_Retained]) -> int:
-        """The index at `position`; `behind` begins with the first retained entry from there on, if there is any."""
+        """Return the message index at `position`; `behind[0]` is the first retained entry at or after it, if any."""
         compacted = self._compacted
         extra = behind[0].extra_before if behind else compacted.record.extra_messages
         before = compacted.entries_before[compacted.at(position.ledger_id)]
         return self._first_index + before + position.entry_id + extra
 
     async def _entries(self, rank: int, bytes_max: int) -> list[_Retained]:
-        """Some retained entries from number `rank` on; none behind the last."""
+        """Read retained entries from rank `rank` on, up to about `bytes_max` bytes.
+
+        Return an empty list after the last retained entry.
+        """
         compacted = self._compacted
         if rank >= compacted.record.entries:
             return []
@@ -246,18 +258,18 @@ class CompactedView:
 
 @dataclass(frozen=True, slots=True)
 class _Retained:
-    """An entry of a result: its place in the topic, its messages, and those beyond one an entry before it."""
+    """Retained entry of a result. `extra_before`: number of messages minus number of entries before this entry."""
 
     place: Position
     data: memoryview
     messages: int
     left: int
-    """A bit for each message of a batch that is left, 0: all are."""
+    """Bit mask of a batch's retained messages; 0 if all are retained."""
     extra_before: int
 
 
 def read_entries(read: Sequence[Buffer], first: int, stop: int) -> list[_Retained]:
-    """The retained entries number `first` .. `stop`-1 in blocks of a result, as far as they reach."""
+    """Return the retained entries with ranks `first` to `stop`-1 that the given blocks of a result contain."""
     found = []
     for buffer in read:
         header = blocks.peek(buffer)
@@ -281,7 +293,10 @@ def read_entries(read: Sequence[Buffer], first: int, stop: int) -> list[_Retaine
 
 
 def _spans(position: Position, stop: int, inside: Sequence[_Retained], index: int) -> list[Buffer]:
-    """Blocks of the entries from `position` up to `stop`, with what is retained of them, the rest empty."""
+    """Build at most `SPANS_PER_READ` blocks of the entries from `position` to `stop`-1.
+
+    Entries that were not retained are empty.
+    """
     made: list[Buffer] = []
     start, at = position.entry_id, 0
     while start < stop and len(made) < SPANS_PER_READ:

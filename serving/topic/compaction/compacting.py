@@ -1,24 +1,28 @@
-"""Compaction by key: which messages are the last of their key. A core.
+"""Compaction by key: the choice of each key's last message. Performs no I/O.
 
-Two passes over the same entries in the same order. The first numbers the messages and remembers the number of each
-key's last one; the second keeps an entry as it is, drops it, or makes a batch of which only some messages are left.
+Two passes read the same entries in the same order, as in Pulsar's [two-phase compactor]. The first pass numbers the
+messages, and records the number of the last message of each key. The second pass retains or drops each entry. It
+rewrites a batch if only some of its messages are retained.
 
-| message | kept |
+| message | retained |
 |---|---|
-| with a key, the last one of it | yes |
-| with a key, not the last one | no |
-| without a value (null, or no bytes) | no: it removes its key |
+| with a key, the last one of this key | yes |
+| with a key, an earlier one of this key | no |
+| without a value (null, or no bytes) | no: a tombstone, which removes its key |
 | without a key | yes |
-| in an entry that cannot be looked into: encrypted or absurd batches, chunks, damage | yes, with all of its entry |
+| in an entry that cannot be decoded: encrypted or oversized batch, chunk, damage, invalid UTF-8 | yes, with its entry |
 
-A batch is *absurd* when looking into it costs more than what was published so far pays for (`_Purse`): 800 bytes may
-decompress to a million messages, and a client may publish thousands of them. An honest topic never meets that limit.
+A batch is *oversized* if decoding it costs more than the topic's credit, which grows with the published bytes
+(`_Purse`). The credit limits hostile clients: 800 bytes may decompress to a million messages, and a client may publish
+thousands of such batches. Ordinary topics stay below that limit.
 
-A batch that loses messages keeps its number of them: what is out is marked so and has no payload, hence the others
-keep their message ids. Not all clients look at the mark; so which ones are left is told as well, and a consumer gets
-the batch as if the others were acknowledged.
+A rewritten batch keeps its number of messages, so they keep their message ids: a removed message is marked as
+compacted out and has no payload. Some clients ignore the mark, so the result also stores the retained messages as a bit
+mask. A consumer receives the batch as if the removed messages were acknowledged.
 
-Memory: for each key its text and a number, 200 bytes or so.
+Memory: each distinct key and one number, about 200 bytes per key.
+
+[two-phase compactor]: https://github.com/apache/pulsar/wiki/PIP-14%3A-Topic-compaction
 """
 
 from __future__ import annotations
@@ -41,36 +45,46 @@ from quire.wire.message import (
 )
 
 _Fate = tuple[str | None, bool]
-"""A message's key (None: it has none, and stays), and whether it removes it."""
+"""Key of a message (None: without a key, always retained), and whether the message is a tombstone."""
 
 _OUT: Final[_Fate] = ("", True)
 
 Breathe = Callable[[], None]
 MESSAGES_A_BREATH: Final = 256
-"""Half a millisecond."""
+"""Number of messages decoded between two calls of `breathe`, which may pause the thread.
+
+Decoding them takes about half a millisecond.
+"""
 
 
 class LastOfKey:
-    """See the top of the file: `note` every entry, then `retained` every entry again."""
+    """Table of the last message of each key.
+
+    Call `note` for every entry, then `retained` for every entry in the same order.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
         self._noted = 0
         self._passed = 0
-        # Each pass pays for itself, and comes to the same entries with the same credit.
+        # Each pass has its own purse, so that both passes have the same credit at the same entry.
         self._to_note, self._to_pass = _Purse(), _Purse()
 
     def note(self, entry: Buffer, breathe: Breathe = lambda: None) -> None:
-        """First pass. `breathe` is called now and then, for a batch may be a second of work."""
+        """Record the keys of an entry (first pass).
+
+        Calls `breathe` repeatedly, because decoding a batch may take a second.
+        """
         for key, removes in _fates(entry, self._to_note, breathe):
             if key:
                 self._last[key] = -1 if removes else self._noted
             self._noted += 1
 
     def retained(self, entry: Buffer, breathe: Breathe = lambda: None) -> tuple[Buffer, int] | None:
-        """Second pass: what of the entry is left, None when nothing is. `breathe` as above.
+        """Return an entry without its removed messages, and a mask; None if no message is retained (second pass).
 
-        The number has a bit set for each message of a batch that is left, and is 0 when all are.
+        The mask has a bit set for each retained message of a batch; it is 0 if all are retained. Calls `breathe` as
+        `note` does.
         """
         fates = _fates(entry, self._to_pass, breathe)
         first = self._passed
@@ -85,14 +99,17 @@ class LastOfKey:
             return None
         made = _only(entry, keep, breathe)
         if len(made) > max(len(entry), FRAME_BYTES_MAX):
-            return entry, 0  # what its client compressed better than we do has no room in a block
+            return (
+                entry,
+                0,
+            )  # The rewritten batch is too large for a frame, because the client compressed its batch better.
         return made, int("".join("1" if stays else "0" for stays in reversed(keep)), 2)
 
 
 class _Purse:
-    """Pays for looking into batches: a message costs one, a decompressed KiB as well; each published byte brings one.
+    """Credit for decoding batches: each message and each decompressed KiB costs one; each published byte adds one.
 
-    It begins with `COMPACTION_CREDIT`, so that a few odd batches are looked into anywhere.
+    It starts at `COMPACTION_CREDIT`, so that every topic can decode a few unusually large batches.
     """
 
     __slots__ = ("_credit",)
@@ -101,7 +118,10 @@ class _Purse:
         self._credit = COMPACTION_CREDIT
 
     def pays(self, entry: Buffer, metadata: pb.MessageMetadata) -> bool:
-        """Take in what this batch brings, and pay for it if there is enough."""
+        """Add the credit for the entry's bytes, and pay for decoding its batch.
+
+        Return False, and pay nothing, if the credit is too small.
+        """
         self._credit += len(entry)
         plain_bytes = metadata.uncompressed_size if metadata.compression != pb.NONE else 0
         cost = max(0, metadata.num_messages_in_batch) + plain_bytes // KIB
@@ -114,18 +134,18 @@ class _Purse:
 def _singles(
     metadata: pb.MessageMetadata, payload: memoryview, breathe: Breathe
 ) -> Iterator[tuple[pb.SingleMessageMetadata, memoryview]]:
-    """As `split_batch`, of what may be compressed."""
-    for number, one in enumerate(split_batch(metadata, plain_payload(metadata, payload))):
+    """Split a batch, which may be compressed, into messages as `split_batch` does."""
+    for number, one in enumerate(split_batch(metadata, plain_payload(metadata, payload), exact=True)):
         if number % MESSAGES_A_BREATH == 0:
             breathe()
         yield one
 
 
 def _fates(entry: Buffer, purse: _Purse, breathe: Breathe) -> list[_Fate]:
-    """Of each message of an entry; none when it cannot be looked into, and is kept."""
+    """Return the key and tombstone flag of each message of an entry; an empty list if the entry cannot be decoded."""
     breathe()
     try:
-        metadata, payload = read_metadata(entry)
+        metadata, payload = read_metadata(entry, exact=True)
         if metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1:
             return []
         if not is_batch(metadata):
@@ -145,8 +165,8 @@ def _fate(single: pb.SingleMessageMetadata) -> _Fate:
 
 
 def _only(entry: Buffer, keep: list[bool], breathe: Breathe) -> bytes:
-    """The batch with only those messages, the others marked as compacted out."""
-    metadata, payload = read_metadata(entry)
+    """Rewrite a batch: keep the messages that `keep` selects and mark the others as compacted out."""
+    metadata, payload = read_metadata(entry, exact=True)
     parts: list[bytes] = []
     for (single, body), stays in zip(_singles(metadata, payload, breathe), keep, strict=True):
         if not stays:

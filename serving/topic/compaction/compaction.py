@@ -1,18 +1,19 @@
-"""Compacting a topic: run once at a time, by request or when enough was published since the last one.
+"""Compaction of a topic: one run at a time, on request or after `compaction_threshold_bytes` of new messages.
 
-    what is read    the result of the last compaction, then the topic behind its horizon up to what is confirmed now
-    first pass      which message is the last of its key (`compacting`)
-    second pass     what is retained goes into a new ledger, with an index behind it (`compacted`)
-    then            the ledger is closed; the topic's record names it, by version; readers of compacted data are sent
-                    away and come back to it; the former result is deleted
+| step | work |
+|---|---|
+| input | the result of the last run, then the topic after its horizon up to the last confirmed entry |
+| first pass | find the last message of each key (`compacting`) |
+| second pass | write the retained entries to a new ledger, followed by an index (`compacted`) |
+| commit | close the ledger, and store its id in the topic's record (compare-and-set) |
+| switch | disconnect readers of compacted data, which reconnect and read the new result; delete the former one |
 
-So a compaction never reads what an earlier one has dropped, and the last value of a key stays although retention has
-trimmed the segment that it was published to. Until the record is written nothing has happened: a crash leaves a ledger
-that nobody lists, which `quire bookies orphans` finds. Trimming waits for compaction (`keeps`), once there was one or a
-threshold says that there will be.
+So a run never reads messages that an earlier run has dropped, and a key's last value outlives the retention of its
+segment. The former result is valid until the record is written. A crash before that leaves an unlisted ledger, which
+`quire bookies orphans` finds. Trimming waits for compaction (`keeps`) after the first run, or if a threshold is set.
 
-What looks into entries runs on a helper thread, a chunk at a time: the bytes are a client's, and a few of them may mean
-a million messages. `compacting` says how many it cares for. It rests three quarters of the time (`Breather`).
+Entries are decoded on a helper thread, a chunk at a time: clients choose the content, and a few bytes may expand to a
+million messages. `compacting` limits the work, and `Breather` pauses the thread for three quarters of the time.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ from quire.wire.block import Buffer
 
 BLOCKS_PENDING_MAX: Final = 16
 READ_BYTES: Final = 256 * 1024
-"""What a helper thread looks through at a time."""
+"""Bytes that a helper thread decodes at a time."""
 
 _log = logging.getLogger(__name__)
 
 _Chunk = Sequence[tuple[Position, Buffer, int]]
-"""Entries of the topic: where each is, its bytes, its number of messages."""
+"""Entries of the topic, each as (position, bytes, number of messages)."""
 
 
 class Status(StrEnum):
-    """Pulsar's words."""
+    """Status of a topic's compaction, with Pulsar's names."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -69,7 +70,7 @@ class Status(StrEnum):
 
 
 class Compaction:
-    """One for each log."""
+    """Compaction of one log."""
 
     __slots__ = (
         "_applied",
@@ -103,22 +104,22 @@ class Compaction:
         self._loading: asyncio.Lock | None = None
         self.error = ""
 
-    # -- asking ----------------------------------------------------------------------------------------
+    # -- state, and view for readers -------------------------------------------------------------------
 
     @property
     def record(self) -> CompactedRecord | None:
-        """The last result."""
+        """Record of the last result; None before the first compaction."""
         return self._segments.record.compacted
 
     @property
     def horizon(self) -> Position:
-        """The last entry that a compaction has read."""
+        """Position of the last entry that a compaction has read; `EARLIEST` before the first compaction."""
         record = self.record
         return EARLIEST if record is None else Position(record.horizon_ledger, record.horizon_entry)
 
     @property
     def keeps(self) -> Position | None:
-        """What trimming must not go beyond; None when nothing is compacted."""
+        """Position after which trimming must keep all entries; None if the topic has no compaction."""
         is_compacted = self.record is not None or self._running is not None
         wanted = is_compacted or self._applied.policies.compaction_threshold_bytes > 0
         return self.horizon if wanted else None
@@ -136,7 +137,10 @@ class Compaction:
         return Status.NOT_RUN if self.record is None else Status.SUCCESS
 
     async def view(self, topic: TopicPort) -> CompactedView | None:
-        """The topic for readers of compacted data; None when it was never compacted, and they read the topic."""
+        """Return the view for readers of compacted data.
+
+        Return None if the topic was never compacted; then these readers use the topic itself.
+        """
         if self._loading is None:
             self._loading = asyncio.Lock()
         async with self._loading:
@@ -144,7 +148,7 @@ class Compaction:
             if record is None:
                 return None
             loaded = self._loaded
-            # Replaced while it was being loaded, it is being deleted, and nobody would send its readers away again.
+            # If another run replaced the result while it was loaded, its ledger is being deleted: load the new result.
             while loaded is None or loaded.record != self.record:
                 loaded = self._loaded = await load(self._services.ledgers, self.record or record)
             return CompactedView(topic, loaded)
@@ -152,26 +156,26 @@ class Compaction:
     # -- running ---------------------------------------------------------------------------------------
 
     def start(self, subscriptions: SubscriptionsPort) -> asyncio.Task[None]:
-        """Begin one in the background; `subscriptions` are told of its result.
+        """Start a run in the background; when it succeeds, `subscriptions.compacted()` is called.
 
-        Raises `AlreadyExists` while one is running.
+        Raises `AlreadyExists` during another run.
         """
         if self._running is not None:
-            raise AlreadyExists(f"topic {self._name} is being compacted; ask for its status")
+            raise AlreadyExists(f"topic {self._name} is already being compacted; wait for its end")
         self.error = ""
         self._running = self._services.tasks.start(self._run(subscriptions), f"compact {self._name}")
         self._running.add_done_callback(self._ended)
         return self._running
 
     def stop(self) -> None:
-        """The topic is closed."""
+        """Cancel the current run, if any, because the topic is being closed."""
         if self._running is not None:
             self._running.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running = None
         if task.cancelled():
-            self.error = "the topic was closed meanwhile"
+            self.error = "the topic was closed during the compaction"
         elif task.exception() is not None:
             self.error = str(task.exception())
 
@@ -182,7 +186,8 @@ class Compaction:
             return
         former = None if self.record is None else await load(services.ledgers, self.record)
         made = await self._write(former, horizon, index)
-        # From here on the record may name the ledger, whatever we hear of it; and half a change is none.
+        # From here on the topic's record may list the ledger even after an error, so a cancellation must not interrupt
+        # this step.
         work = self._record(made, former, subscriptions)
         recording = services.tasks.start(work, f"record a compaction of {self._name}")
         await asyncio.shield(recording)
@@ -190,17 +195,20 @@ class Compaction:
     async def _record(
         self, made: CompactedRecord, former: Compacted | None, subscriptions: SubscriptionsPort
     ) -> None:
-        """Carried through, also when the topic is closed meanwhile: nobody else would delete the former result."""
+        """Store the result in the topic's record, and delete the former result.
+
+        The caller shields this from cancellation, because no other task would delete the former ledger.
+        """
         services = self._services
         await self._meta_store.update(lambda record: replace(record, compacted=made))
-        _log.info("%s: compacted to %d entries, %d bytes", self._name, made.entries, made.bytes)
+        _log.info("topic compacted: topic=%s entries=%d bytes=%d", self._name, made.entries, made.bytes)
         subscriptions.compacted()
         if former is not None:
             deletion = services.ledgers.delete(former.record.ledger_id)
             services.tasks.start(deletion, "delete a former compaction")
 
     async def _write(self, former: Compacted | None, horizon: Position, index: int) -> CompactedRecord:
-        """Make the result, in a ledger that nobody lists yet."""
+        """Write the result to a new ledger, which the topic's record does not list yet."""
         services, segments = self._services, self._segments
         last_of_key = LastOfKey()
         first = segments.first_position()
@@ -221,7 +229,7 @@ class Compaction:
             raise
 
     def _last_entries(self, former: Compacted | None, horizon: Position) -> dict[int, int]:
-        """Of each ledger up to the horizon, the last entry that was read."""
+        """Map the id of each ledger up to the horizon to its last entry read by the compaction."""
         found = {}
         if former is not None:
             kept = zip(former.ledger_ids, former.last_entries, former.retained, strict=True)
@@ -235,9 +243,10 @@ class Compaction:
     async def _input(
         self, former: Compacted | None, first: Position, horizon: Position
     ) -> AsyncIterator[_Chunk]:
-        """What there is to compact, in the topic's order: the former result, then the topic from `first` on.
+        """Yield the entries to compact, in the topic's order: the former result, then the topic from `first` on.
 
-        The same each time it is asked, for the passes count its messages: what was trimmed meanwhile is an error.
+        Both passes must yield the same entries, because they count messages. So an entry trimmed during the run raises
+        `NotFound`.
         """
         position = first
         if former is not None:
@@ -249,7 +258,9 @@ class Compaction:
         while position <= horizon:
             found = await self._reader.read(position, READ_BYTES)
             if not found:
-                raise NotFound(f"topic {self._name} has no block at {position}: it was trimmed meanwhile")
+                raise NotFound(
+                    f"cannot compact topic {self._name}: the block at {position} was trimmed during the run"
+                )
             for buffer in found:
                 header = blocks.peek(buffer)
                 yield [one for one in _placed(buffer, header) if position <= one[0] <= horizon]
@@ -257,7 +268,10 @@ class Compaction:
 
 
 def _placed(buffer: Buffer, header: blocks.BlockHeader) -> _Chunk:
-    """The entries of a block; none where they were lost and given up."""
+    """Return the entries of a block with their positions.
+
+    Return an empty list for a blank block, which replaces a lost block.
+    """
     if blocks.is_blank(header):
         return []
     counts = blocks.message_counts(buffer, header)
@@ -276,7 +290,7 @@ def _note(last_of_key: LastOfKey, chunk: _Chunk) -> None:
 
 
 def _retained(last_of_key: LastOfKey, chunk: _Chunk) -> list[tuple[Position, Buffer, int, int]]:
-    """What is left of the chunk: its place, its bytes, the messages that are left, and how many there were."""
+    """Return the retained entries of a chunk: (position, bytes, mask of retained messages, number of messages)."""
     found, breathe = [], Breather()
     for place, entry, count in chunk:
         retained = last_of_key.retained(entry, breathe)
@@ -286,7 +300,7 @@ def _retained(last_of_key: LastOfKey, chunk: _Chunk) -> list[tuple[Position, Buf
 
 
 class Output:
-    """The ledger that a compaction writes; a `WriterListener`. Give `finish` or `give_up` its end."""
+    """Ledger writer for a compaction result; a `WriterListener`. End it with `finish` or `give_up`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -297,7 +311,7 @@ class Output:
         self._next_entry = 0
         self._extra = 0
         self._blocks: list[int] = []
-        """Last entries of the blocks that are not confirmed."""
+        """Last entry of each unconfirmed block."""
         self._last_confirmed = -1
         self._confirmed = asyncio.Event()
         self._error: QuireError | None = None
@@ -322,7 +336,10 @@ class Output:
         self._confirmed.set()
 
     def add(self, place: Position, entry: Buffer, left: int, count: int) -> None:
-        """One retained entry, behind those before it; `left`: see `LastOfKey.retained`."""
+        """Append a retained entry.
+
+        `left` is the mask that `LastOfKey.retained` returned, `count` the number of messages.
+        """
         self._retained.setdefault(place.ledger_id, BitMap()).add(place.entry_id)
         mask = left.to_bytes((left.bit_length() + 7) // 8, "little")
         self._put(b"".join((PLACE.pack(*place, len(mask)), mask, entry)), count)
@@ -354,18 +371,18 @@ class Output:
         self._writer.add(block, self._next_entry - 1)
 
     async def room(self) -> None:
-        """Wait while much is not confirmed. Raises what the ledger failed with."""
+        """Wait while more than `BLOCKS_PENDING_MAX` blocks are unconfirmed. Raises the ledger writer's error."""
         while self._error is None and len(self._blocks) > BLOCKS_PENDING_MAX:
             self._confirmed.clear()
             await self._confirmed.wait()
         if self._error is not None:
             raise self._error
-        await asyncio.sleep(0)  # others' turn, if nothing had to be waited for
+        await asyncio.sleep(0)  # yield to other tasks if there was nothing to wait for
 
     async def finish(
         self, last_entries: dict[int, int], horizon: Position, horizon_index: int, now_ms: int
     ) -> CompactedRecord:
-        """Write the index and close the ledger."""
+        """Write the index, close the ledger and return the record of the result."""
         self._cut()
         entries, extra = self._next_entry, self._extra
         for ledger_id, last_entry in sorted(last_entries.items()):
@@ -386,7 +403,7 @@ class Output:
         )
 
     def give_up(self) -> None:
-        """Nobody will read it."""
+        """Abandon and delete the ledger after an error."""
         self._writer.abandon()
         deletion = self._services.ledgers.delete(self._writer.ledger_id)
         self._services.tasks.start(deletion, f"delete unfinished compaction {self._writer.ledger_id}")

@@ -1,5 +1,6 @@
-"""The life of a loaded topic, what becomes of what was written, and of a topic that nobody uses.
+"""Life cycle of a loaded topic: its states, the deletion of unneeded segments, and the unloading of idle topics.
 
-`states` is a loaded topic's life as a table. `quota` and `retention` decide, `trimming` drops what may go, `upkeep`
-looks when anything else is due, `idle` unloads what nobody uses, `explain` says it in words.
+`states` contains the state machine. `quota` and `retention` decide without I/O, and `trimming` deletes segments. In the
+broker's periodic rounds, `upkeep` enforces a topic's policies, and `idle` unloads it.
+`explain` lists the reasons why a segment is kept.
 """

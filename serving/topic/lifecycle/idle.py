@@ -1,74 +1,69 @@
-"""When a topic is unloaded though nobody asked for that: after it was idle for long, and if nothing needs it loaded.
+"""Unloading of idle topics, which no client has used for `topic_idle_ms_max`.
 
-A loaded topic costs its broker some 9 KB and an open ledger, an unloaded one nothing; the next who asks for it waits
-for a load, some milliseconds. Idle is a topic without producers, consumers and new messages. What needs it loaded
-all the same:
+A loaded topic costs its broker about 9 KB of memory and an open ledger; an unloaded topic costs nothing. The next
+client waits a few milliseconds for the load. A topic is idle if it has no producers, consumers or new messages. It
+nevertheless stays loaded
+- if it has policies that take effect as time passes (`upkeep`), because the broker enforces them on loaded topics only;
+- if segments are being archived, or their copies are soon to be deleted from the bookies.
 
-- policies that act by themselves as time passes (`upkeep`): they are looked at in loaded topics only;
-- segments on their way to the archive, or off the bookies. A segment with messages is sealed first, for that to begin.
-  But the bookies keep an archived segment for an hour, say, and to wait for that nothing needs to be loaded: the topic
-  rests, and is recalled (`recall_ms`) when it is over.
+An active segment with messages is sealed first, which starts its archiving. The bookies keep an archived segment for
+`archive_lag_ms` (for example an hour). The topic is unloaded during this time, and loaded again afterwards
+(`recall_ms`).
 
-Idle times are counted from the load on. A topic that keeps nothing goes sooner: when it is not used at two looks.
+Idle times count from the load. A non-persistent topic is unloaded if no client used it between two calls of
+`is_unused`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quire.serving.topic.services import Services
-
-if TYPE_CHECKING:
-    from quire.serving.topic.topic import AnyTopic, PersistentTopic
+from quire.serving.topic.topic import AnyTopic, PersistentTopic
 
 
-class IdleUnload:
-    """When one topic is unloaded; one for each that is loaded."""
+def is_due(topic: PersistentTopic) -> bool:
+    """Return whether the topic has been idle long enough to be unloaded. The broker calls this every few seconds."""
+    state, messages_in = topic.round_state, topic.received.messages
+    now = state.services.clock.monotonic()
+    if topic.is_used or messages_in != state.messages_in:
+        state.idle_since_s, state.messages_in = now, messages_in
+    state.idle_since_s = max(state.idle_since_s, topic.last_used_s)
+    idle_ms_max = state.services.settings.topic_idle_ms_max
+    if not idle_ms_max or now - state.idle_since_s < idle_ms_max / 1000:
+        return False
+    return not _acts_by_itself(topic) and not _is_on_its_way(topic)
 
-    __slots__ = ("_messages_in", "_services", "_since", "_was_unused")
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._since = services.clock.monotonic()
-        self._messages_in = 0
-        self._was_unused = False
+def is_unused(topic: AnyTopic) -> bool:
+    """Return whether a non-persistent topic has had no producer or consumer since the last call."""
+    state = topic.round_state
+    since, state.checked_s = state.checked_s, state.services.clock.monotonic()
+    return not topic.is_used and topic.last_used_s <= since
 
-    def is_due(self, topic: PersistentTopic) -> bool:
-        """The topic may be unloaded now; to be asked every few seconds."""
-        now, messages_in = self._services.clock.monotonic(), topic.received.messages
-        if topic.is_used or messages_in != self._messages_in:
-            self._since, self._messages_in = now, messages_in
-        idle_ms_max = self._services.settings.topic_idle_ms_max
-        if not idle_ms_max or now - self._since < idle_ms_max / 1000:
-            return False
-        return not _acts_by_itself(topic) and not self._is_on_its_way(topic)
 
-    def is_unused(self, topic: AnyTopic) -> bool:
-        """Nobody publishes or consumes, and nobody did when this was asked before; of one that keeps nothing."""
-        was_unused, self._was_unused = self._was_unused, not topic.is_used
-        return was_unused and self._was_unused
+def recall_ms(topic: PersistentTopic) -> int | None:
+    """Return the time (ms since 1970) when the bookies may delete all archived segments; None if they have none."""
+    lag_ms = topic.round_state.services.settings.archive_lag_ms
+    kept = [
+        one.archive.archived_ms
+        for one in topic.log.segment_list.sealed
+        if one.archive is not None and one.on_bookies
+    ]
+    return max(kept) + lag_ms if kept else None
 
-    def _is_on_its_way(self, topic: PersistentTopic) -> bool:
-        """To the archive, or off the bookies soon; seals what is not sealed yet."""
-        if self._services.archive is None:
-            return False
-        if topic.log.writing.roll() is not None:
-            return True
-        if any(segment.archive is None for segment in topic.log.segment_list.sealed):
-            return True
-        wait_ms = self._services.settings.topic_idle_ms_max
-        recall_ms = self.recall_ms(topic)
-        return recall_ms is not None and recall_ms <= self._services.clock.now_ms() + wait_ms
 
-    def recall_ms(self, topic: PersistentTopic) -> int | None:
-        """When all that is archived may go from the bookies, in ms since 1970; None when nothing is there."""
-        lag_ms = self._services.settings.archive_lag_ms
-        kept = [
-            one.archive.archived_ms
-            for one in topic.log.segment_list.sealed
-            if one.archive is not None and one.on_bookies
-        ]
-        return max(kept) + lag_ms if kept else None
+def _is_on_its_way(topic: PersistentTopic) -> bool:
+    """Return whether segments are being archived or will soon be deleted from the bookies.
+
+    Seals the active segment first.
+    """
+    services = topic.round_state.services
+    if services.archive is None:
+        return False
+    if topic.log.writing.roll() is not None:
+        return True
+    if any(segment.archive is None for segment in topic.log.segment_list.sealed):
+        return True
+    due_ms = recall_ms(topic)
+    return due_ms is not None and due_ms <= services.clock.now_ms() + services.settings.topic_idle_ms_max
 
 
 def _acts_by_itself(topic: PersistentTopic) -> bool:

@@ -1,14 +1,18 @@
-"""Backlog quotas: how much subscriptions leave lying, and what is done when it is too much. A core.
+"""Backlog quotas: limits on unacknowledged messages, and the action when one is exceeded. Performs no I/O.
 
-| action | producers | subscriptions |
+The actions are those of Pulsar's [backlog quotas]:
+
+| action | effect on producers | effect on subscriptions |
 |---|---|---|
-| producer_request_hold | are closed, and refused by a code that lets clients wait and try again | nothing |
-| producer_exception | are closed, and refused by a code that fails what the client has queued | nothing |
-| consumer_backlog_eviction | nothing | what is over the quota counts as acknowledged |
+| producer_request_hold | closed, and rejected with an error code at which clients wait and retry | |
+| producer_exception | closed, and rejected with an error code at which clients fail their pending messages | |
+| consumer_backlog_eviction | | messages beyond the quota count as acknowledged |
 
-A quota limits bytes, age, or both; one over its limit is enough. Only durable subscriptions have a backlog. Its bytes
-are those of the segments behind the slowest mark-delete position; of the segment it lies in, the share of its
-entries, so that the question costs no read and is at most a segment's spread of entry sizes off.
+A quota limits bytes, age, or both; it is exceeded if either limit is. Only durable subscriptions have a backlog. The
+backlog's bytes are those of the segments after the slowest mark-delete position. Of the segment that contains that
+position, a share of the bytes counts, by the number of entries after it. This estimate needs no read.
+
+[backlog quotas]: https://pulsar.apache.org/docs/next/cookbooks-retention-expiry/#backlog-quotas
 """
 
 from __future__ import annotations
@@ -27,13 +31,13 @@ EVICTION: Final = "consumer_backlog_eviction"
 
 
 class BacklogHeld(QuireError):
-    """Nobody may publish until subscriptions have caught up; clients try again by themselves."""
+    """Rejection of producers until subscriptions have reduced their backlog; clients retry by themselves."""
 
     server_error = pb.ProducerBlockedQuotaExceededError
 
 
 class BacklogExceeded(QuireError):
-    """Nobody may publish until subscriptions have caught up, and what clients have queued fails."""
+    """Rejection of producers until subscriptions have reduced their backlog; clients fail their pending messages."""
 
     server_error = pb.ProducerBlockedQuotaExceededException
 
@@ -42,7 +46,7 @@ REFUSALS: Final[dict[str, type[QuireError]]] = {HOLD: BacklogHeld, EXCEPTION: Ba
 
 
 def backlog_bytes(segments: Sequence[SegmentView], mark_delete: Position) -> int:
-    """Bytes behind a mark-delete position; `segments` oldest first."""
+    """Estimate the bytes after a mark-delete position; `segments` are oldest first."""
     total = 0
     for segment in segments:
         if segment.ledger_id > mark_delete.ledger_id:
@@ -54,7 +58,10 @@ def backlog_bytes(segments: Sequence[SegmentView], mark_delete: Position) -> int
 
 
 def first_within(segments: Sequence[SegmentView], limit_bytes: int) -> Position:
-    """Where a backlog of at most `limit_bytes` begins: an entry, or the end of the last segment."""
+    """Estimate the position after which the segments have `limit_bytes`.
+
+    Return (-1, -1) if all segments together are smaller.
+    """
     left = limit_bytes
     for segment in reversed(segments):
         if segment.bytes > left:
@@ -67,19 +74,23 @@ def first_within(segments: Sequence[SegmentView], limit_bytes: int) -> Position:
 def refusal(
     quotas: Iterable[BacklogQuota], backlog_bytes: int, is_older: Iterable[bool]
 ) -> tuple[type[QuireError], str] | None:
-    """Why nobody may publish now, by the first quota that is exceeded; `is_older` says it of each quota's age."""
+    """Return the error type and text of the first exceeded quota that rejects producers, or None.
+
+    `is_older` contains, for each quota, whether a subscription's backlog has a message older than the quota's age
+    limit.
+    """
     for quota, older in zip(quotas, is_older, strict=True):
         kind = REFUSALS.get(quota.action)
         if kind is None:
             continue
         if 0 <= quota.limit_bytes < backlog_bytes:
             return kind, (
-                f"subscriptions have {backlog_bytes} bytes to acknowledge, and the backlog quota is "
-                f"{quota.limit_bytes}: let them catch up, or raise the quota"
+                f"the backlog of {backlog_bytes} bytes exceeds the backlog quota of "
+                f"{quota.limit_bytes} bytes: consume and acknowledge messages, or raise the quota"
             )
         if older:
             return kind, (
-                f"a subscription has messages older than {quota.limit_ms} ms to acknowledge, which is the backlog "
-                "quota: let it catch up, or raise the quota"
+                f"a subscription's backlog has messages older than the {quota.limit_ms} ms of the backlog "
+                "quota: consume and acknowledge messages, or raise the quota"
             )
     return None

@@ -1,9 +1,11 @@
-"""Retention: which sealed segments a topic no longer has to keep. No I/O.
+"""Retention: the choice of sealed segments that may be trimmed. Performs no I/O.
 
-A segment may go when every durable subscription has acknowledged all of it and it is neither younger than the
-retention time nor within the retention size (counted from the newest segment back). Only a prefix of the list goes.
--1 keeps for ever, 0 keeps nothing beyond the acknowledgements. A topic without subscriptions keeps by retention
-alone.
+A segment may be trimmed when every durable subscription has acknowledged all of it and the retention policy does not
+keep it. The policy keeps a segment that is both younger than the retention time and within the retention size, counted
+from the newest segment back. Only a prefix of the list is trimmed. A limit of -1 is unlimited, 0 keeps no acknowledged
+segment. In a topic without subscriptions only the policy decides. These are the rules of Pulsar's [retention policies].
+
+[retention policies]: https://pulsar.apache.org/docs/next/cookbooks-retention-expiry/#retention-policies
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def trimmable(
     retention: RetentionPolicy,
     now_ms: int,
 ) -> int:
-    """How many of the oldest segments may go; `sealed` is oldest first."""
+    """Return how many of the oldest segments may be trimmed; `sealed` is oldest first."""
     if retention.retention_ms < 0 and retention.retention_bytes < 0:
         return 0
     oldest = min(mark_deletes, default=None)
@@ -37,7 +39,10 @@ def trimmable(
 
 
 def is_retained(segment: SegmentRecord, newer_bytes: int, retention: RetentionPolicy, now_ms: int) -> bool:
-    """By time and by size; -1 in one of the two leaves the decision to the other. Not for -1 in both."""
+    """Return whether the retention time and the retention size both keep a segment.
+
+    If one limit is -1, only the other one decides. The caller handles the case that both are -1.
+    """
     if retention.retention_ms == 0 or retention.retention_bytes == 0:
         return False
     young = retention.retention_ms > 0 and now_ms - segment.sealed_ms < retention.retention_ms

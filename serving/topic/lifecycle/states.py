@@ -1,11 +1,18 @@
-"""The life of one incarnation of a topic: what a broker has from the topic's load until its clients have left.
+"""Life of one incarnation of a topic, from its load by a broker until its clients are closed.
 
-Only a topic that is SERVING takes what is published. A clean end has two steps. CLOSING, it answers what it took and
-writes down how its ledger ended, while its producers stay: a client that is sent away too early comes back too early.
-Then it is dropped. A topic that is deleted sends its clients away first. LOST is the end that nobody here asked for. A
-topic whose load fails stays LOADING: nobody ever gets it.
+Only a topic that is SERVING takes messages.
 
-That a topic was terminated is no state of this: its record says so, and it is loaded, read and closed as any other.
+| end | steps |
+|---|---|
+| unloading | CLOSING: pending receipts are sent and the ledger's end is recorded, while producers stay; then the drop |
+| deletion | DELETING: the clients are closed first |
+| loss | LOST: another broker owns the topic, or it has no ledger to write to |
+
+Producers stay during CLOSING because a client that is closed too early reconnects too early. A topic whose load fails
+stays LOADING: no caller gets it.
+
+A terminated topic has no state of its own here. Its record is marked as terminated, and the topic is loaded, read and
+closed like any other.
 """
 
 from __future__ import annotations
@@ -26,14 +33,14 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a topic."""
+    """Events in the life of a topic."""
 
     LOADED = "it writes to a ledger of its own and knows its producers"
     CLOSE = "it is unloaded or handed over"
-    DROP = "its clients are sent away and nothing more is written"
+    DROP = "its clients are closed and it stops writing"
     LOST = "another broker changed its list of segments, or it has no ledger to write to"
-    DELETE = "it is deleted, or its interrupted deletion goes on"
-    DELETED = "nothing is left of it, or the next attempt goes on"
+    DELETE = "it is deleted, or its interrupted deletion continues"
+    DELETED = "its deletion is complete, or has failed until the next attempt"
 
 
 TRANSITIONS: Final = Transitions(
@@ -54,4 +61,4 @@ TRANSITIONS: Final = Transitions(
 
 OPEN: Final = frozenset((State.LOADING, State.SERVING))
 IN_USE: Final = frozenset((State.LOADING, State.SERVING, State.CLOSING))
-"""In the others it has let go of everybody already; a deletion ends by itself."""
+"""States in which clients may be attached; in DELETING, `Topic.delete` closes them."""

@@ -1,7 +1,8 @@
-"""Dropping what a log no longer has to keep: its oldest segments one day, all of them when the topic is deleted.
+"""Trimming: deletion of a log's oldest segments, or of all segments when the topic is deleted.
 
-A segment leaves the list first. What it leaves behind at the bookies and in the archive is deleted then: a failure
-leaves the one to repair, or to a search for orphans, and the other to a scrub.
+A segment is removed from the list first; then its ledger on the bookies and its object in the archive are deleted. If a
+deletion fails, repair or the search for orphaned ledgers deletes the ledger later, and a scrub of the archive deletes
+the object.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from quire.runtime.errors import NotFound, QuireError
 from quire.serving.model.ports import Position
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.topic.compaction.compaction import Compaction
+from quire.serving.topic.deduplication import Deduplication
 from quire.serving.topic.lifecycle.retention import trimmable
 from quire.serving.topic.meta_store import MetaStore
 from quire.serving.topic.services import Services
@@ -22,15 +24,16 @@ _log = logging.getLogger(__name__)
 
 
 class Trimming:
-    """One for each log. What decides is in `retention`."""
+    """Trimming of one log, by the rules of `retention`."""
 
-    __slots__ = ("_applied", "_compaction", "_meta_store", "_name", "_segments", "_services")
+    __slots__ = ("_applied", "_compaction", "_dedup", "_meta_store", "_name", "_segments", "_services")
 
     def __init__(
         self,
         name: str,
         meta_store: MetaStore,
         compaction: Compaction,
+        dedup: Deduplication | None,
         applied: AppliedPolicies,
         services: Services,
     ) -> None:
@@ -38,56 +41,69 @@ class Trimming:
         self._meta_store = meta_store
         self._segments = meta_store.segments
         self._compaction = compaction
+        self._dedup = dedup
         self._applied = applied
         self._services = services
 
     async def trim(self, marks: Sequence[Position]) -> int:
-        """Drop what retention, compaction and `marks`, durable mark-delete positions, let go.
+        """Delete the segments that retention, compaction, deduplication and subscriptions no longer require.
 
-        Returns how many segments went.
+        `marks` are the mark-delete positions of durable subscriptions. Returns the number of deleted segments.
         """
         retention = self._applied.policies.retention
         if retention.retention_ms < 0 and retention.retention_bytes < 0:
             return 0
         sealed, active, kept = self._segments.sealed, self._segments.active, self._compaction.keeps
-        count = trimmable(
-            sealed,
-            0 if active is None else active.bytes,
-            marks if kept is None else [*marks, kept],
-            retention,
-            self._services.clock.now_ms(),
-        )
+        count = self._trimmable(marks if kept is None else [*marks, kept])
+        if count and self._dedup is not None:
+            last = sealed[count - 1]
+            self._dedup.snapshot_up_to(Position(last.ledger_id, last.last_entry))
+            count = min(count, self._trimmable([self._dedup.keeps]))
         if not count or active is None:
             return 0
         first_kept = sealed[count].ledger_id if count < len(sealed) else active.ledger_id
-        for segment in await self._meta_store.trim(first_kept):
-            await self._discard(segment)
+        await self._discard(await self._meta_store.trim(first_kept))
         return count
 
-    async def discard_all(self) -> None:
-        """Delete every segment's bytes, and the last result of compaction: the topic is being deleted."""
-        compacted = self._compaction.record
-        if compacted is not None:
-            await self._discard(SegmentRecord(ledger_id=compacted.ledger_id))
-        for segment in self._segments.listed:
-            await self._discard(segment)
+    def _trimmable(self, marks: Sequence[Position]) -> int:
+        active = self._segments.active
+        return trimmable(
+            self._segments.sealed,
+            0 if active is None else active.bytes,
+            marks,
+            self._applied.policies.retention,
+            self._services.clock.now_ms(),
+        )
 
-    async def _discard(self, segment: SegmentRecord) -> None:
-        """Delete what a segment that no list names any more has left behind: at the bookies, and in the archive."""
-        archive, pointer = self._services.archive, segment.archive
-        try:
-            await self._services.ledgers.delete(segment.ledger_id)
-        except NotFound:
-            pass
-        except QuireError as error:
-            _log.warning(
-                "%s: segment %d is trimmed but not deleted: %s", self._name, segment.ledger_id, error
-            )
-        if pointer is None or archive is None:
+    async def discard_all(self) -> None:
+        """Delete all segments' ledgers and objects, and the last compaction's ledger, when the topic is deleted."""
+        compacted = self._compaction.record
+        results = [] if compacted is None else [SegmentRecord(ledger_id=compacted.ledger_id)]
+        await self._discard([*results, *self._segments.listed])
+
+    async def _discard(self, segments: Sequence[SegmentRecord]) -> None:
+        """Delete the ledgers and archived objects of segments that are no longer in the topic's list."""
+        for segment in segments:
+            try:
+                await self._services.ledgers.delete(segment.ledger_id)
+            except NotFound:
+                pass
+            except QuireError as error:
+                _log.warning(
+                    "segment trimmed but its ledger not deleted, repair retries: topic=%s ledger=%d error=%s",
+                    self._name,
+                    segment.ledger_id,
+                    error,
+                )
+        archive = self._services.archive
+        pointers = [segment.archive for segment in segments if segment.archive is not None]
+        if archive is None or not pointers:
             return
         try:
-            await archive.delete(pointer)
+            await archive.delete(pointers)
         except QuireError as error:
             _log.warning(
-                "%s: archive object %s is trimmed but not deleted: %s", self._name, pointer.name, error
+                "segments trimmed but archived objects not deleted, a scrub retries: topic=%s error=%s",
+                self._name,
+                error,
             )

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
-from aiohttp import web
 from yarl import URL
 
+from quire.process.listeners import listen, url_of
+from quire.runtime.http_server import HttpServer
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 
@@ -63,12 +64,11 @@ async def rest(broker: Broker) -> AsyncIterator[Rest]:
 
 @asynccontextmanager
 async def serving_rest(broker: Broker) -> AsyncIterator[Rest]:
-    runner = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    broker.addresses.http_url = f"http://{host}:{port}"
+    server, sock = HttpServer(make_app(broker)), listen("127.0.0.1:0")
+    await server.start()
+    listener = await server.listen(sock)
+    broker.addresses.http_url = url_of("http", sock)
     async with aiohttp.ClientSession() as session:
         yield Rest(session, broker.addresses.http_url)
-    await runner.cleanup()
+    listener.close()
+    await server.stop()

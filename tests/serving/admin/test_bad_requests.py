@@ -92,10 +92,10 @@ async def test_what_is_not_there_is_named(rest: Rest) -> None:
     answer = await rest.get("/admin/v2/persistant/public/default/orders")
     assert (answer.status, answer.body["reason"]) == (
         404,
-        "there is nothing at /admin/v2/persistant/public/default/orders: see whether the path is written right",
+        "no resource at /admin/v2/persistant/public/default/orders: check the path",
     )
     answer = await rest.ask("PATCH", TOPIC)
-    assert (answer.status, answer.body["reason"]) == (405, f"{TOPIC} takes DELETE, PUT, and not PATCH")
+    assert (answer.status, answer.body["reason"]) == (405, f"{TOPIC} supports DELETE, PUT, but not PATCH")
 
 
 async def test_a_quotas_action_that_is_none_is_refused_with_those_that_are(rest: Rest) -> None:
@@ -108,4 +108,25 @@ async def test_what_a_topic_that_keeps_nothing_cannot_tell(rest: Rest) -> None:
     topic = "non-persistent/public/default/orders"
     for path in (f"/quire/v1/topics/{topic}/explain", f"/admin/v2/{topic}/internalStats"):
         answer = await rest.get(path)
-        assert answer.status == 400 and "keeps no messages" in answer.body["reason"]
+        assert answer.status == 400 and "not supported for non-persistent topic" in answer.body["reason"]
+
+
+@pytest.mark.parametrize("name", [".", "..", "%2e%2e", "a%2F..%2Fb", "%2E"])
+async def test_dots_name_nothing_new(rest: Rest, name: str) -> None:
+    asked = [
+        f"/admin/v2/persistent/public/default/{name}",
+        f"/admin/v2/persistent/public/default/{name}/partitions",
+    ]
+    if "%2F" not in name:
+        asked += [f"/admin/v2/namespaces/public/{name}", f"/admin/v2/tenants/{name}"]
+    for path in asked:
+        answer = await rest.put(path, 2 if path.endswith("partitions") else None)
+        assert answer.status == 400 and "URL libraries resolve" in answer.body["reason"], path
+    assert (await rest.put("/admin/v2/persistent/public/default/a..b")).status == 204
+
+
+@pytest.mark.parametrize("change", ["split", "unload", "take"])
+async def test_a_bundle_with_slashes_is_refused(rest: Rest, change: str) -> None:
+    for bundle in ("default/00000000_40000000%2Fx", "a%2Fb/00000000_40000000"):
+        answer = await rest.put(f"/quire/v1/brokers/bundles/public/{bundle}/{change}")
+        assert answer.status == 400 and "not a bundle" in answer.body["reason"]

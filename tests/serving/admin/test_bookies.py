@@ -16,6 +16,7 @@ from quire.metadata.records import BookieIntent, DamageRecord, LedgerRecord, Und
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import report
 from quire.runtime.clock import SystemClock
+from quire.runtime.errors import WrongCluster
 from quire.serving.broker import Broker
 from quire.testing.cluster import MemoryCluster
 from quire.wire.bookie import Status
@@ -83,7 +84,7 @@ async def test_a_bookie_is_drained_under_an_open_topic_and_retired(
     cluster.directory.join(replace(bookie.record(), intent=BookieIntent.DRAIN), bookie)
     async with asyncio.timeout(60):
         while (await rest.get(f"{BOOKIES}/bookie-0")).status != 404:
-            repair.told()
+            repair.wake()
             await repair.look()
             await look_after_topics(broker)
     named = [
@@ -109,6 +110,38 @@ async def test_orphans_are_told_and_deleted_when_asked(
     assert 90_001 not in {each.ledger_id for each in await ledgers(store)}
 
 
+async def test_the_command_deletes_orphans_only_if_absence_is_proven(
+    rest: Rest, broker: Broker, store: MetadataStore
+) -> None:
+    record = LedgerRecord(ledger_id=90_001, purpose="topic:persistent://a/b/c", created_ms=1)
+    await store.create(paths.ledger(90_001), encode(record))
+
+    def run(*words: str):
+        return quire("bookies", "orphans", *words, "--admin-url", rest.url)
+
+    asked = []
+
+    async def refuse(found: str) -> None:
+        asked.append(found)
+        raise WrongCluster("the metadata are older than copy 5 of them")
+
+    guard = broker.services.ledgers.confirm_absence
+    broker.services.ledgers.confirm_absence = refuse
+    for words in ((), ("--delete",)):
+        refused = await in_thread(lambda words=words: run(*words))
+        assert refused.code == 2 and "older than copy 5" in refused.err
+        assert ("persistent://a/b/c" in refused.out) == (not words), "a dry run lists them nevertheless"
+    assert asked == ["1 ledgers that no topic lists"] * 2
+    assert 90_001 in {each.ledger_id for each in await ledgers(store)}
+    broker.services.ledgers.confirm_absence = guard
+    dry = await in_thread(run)
+    assert dry.code == 0 and "90001" in dry.out and "1 ledgers that no owner lists" in dry.out
+    assert 90_001 in {each.ledger_id for each in await ledgers(store)}
+    done = await in_thread(lambda: run("--delete"))
+    assert done.code == 0 and "1 ledgers were deleted" in done.out
+    assert 90_001 not in {each.ledger_id for each in await ledgers(store)}
+
+
 async def test_the_command(rest: Rest, store: MetadataStore) -> None:
     def run(*words: str):
         return quire("bookies", *words, "--admin-url", rest.url)
@@ -118,9 +151,11 @@ async def test_the_command(rest: Rest, store: MetadataStore) -> None:
     assert (await in_thread(lambda: run("show", "host-1:3181", "--json"))).json["uuid"] == "bookie-1"
     assert (await in_thread(lambda: run("decommission", "bookie-1", "--json"))).json["state"] == "draining"
     assert (await in_thread(lambda: run("keep", "bookie-1", "--json"))).json["state"] == "up"
-    assert (await in_thread(lambda: run("repair", "--run", "--json"))).json["state"] == "nothing to tell yet"
+    assert (await in_thread(lambda: run("repair", "--run", "--json"))).json[
+        "state"
+    ] == "unknown: no coordinator has reported yet"
     missing = await in_thread(lambda: run("show", "nobody"))
-    assert missing.code == 3 and "there is no bookie nobody" in missing.err
+    assert missing.code == 3 and "bookie nobody does not exist" in missing.err
 
 
 def coordinator(cluster: MemoryCluster) -> Repair:

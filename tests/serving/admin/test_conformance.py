@@ -62,6 +62,9 @@ KNOWN = {
 }
 """What is there whenever a route is asked."""
 
+LINE_BYTES_MAX = 8000
+"""aiohttp's parser refuses a longer request line (over 8,190 bytes) in plain text before any route sees the request."""
+
 ANY_NAME = {"type": "string", "minLength": 1}
 PARENT = {**KNOWN, "topic": "parts"}
 
@@ -113,6 +116,10 @@ def failures(url: str, document: dict[str, Any], asked: Asked, examples: int = E
         SETTINGS, max_examples=examples * (3 if asked is KINDS["wrong ones"] else 1)
     )
     session, found = requests.Session(), []
+    literals = {word for path in document["paths"] for word in path.split("/")} - {
+        *PARENT.values(),
+        *KNOWN.values(),
+    }
     schema = schemathesis.openapi.from_dict(document, config=CONFIG)
     for made in schema.get_all_operations():
         operation = made.ok()
@@ -128,6 +135,12 @@ def failures(url: str, document: dict[str, Any], asked: Asked, examples: int = E
         @settings
         @given(case=operation.as_strategy(asked.mode, path_parameters=given_names or None))
         def conforms(case: Case) -> None:
+            # A name such as `maxConsumersPerTopic` makes the path that of another operation.
+            if not literals.isdisjoint(map(str, (case.path_parameters or {}).values())):
+                return
+            request = requests.Request(**case.as_transport_kwargs(base_url=url)).prepare()
+            if len(request.path_url) > LINE_BYTES_MAX:
+                return
             response = case.call(base_url=url, session=session, allow_redirects=False)
             case.validate_response(response, checks=CHECKS)
 
@@ -156,6 +169,6 @@ async def test_a_document_that_is_wrong_is_found_out(url: str) -> None:
     its["requestBody"]["content"]["application/json"]["schema"] = {"type": "string"}
     wrong = {**right, "paths": {"/admin/v2/tenants": {"get": tenants}, properties: {"put": its}}}
     kinds = KINDS["right ones"], KINDS["wrong ones"]
-    shown, taken = [await asyncio.to_thread(failures, url, wrong, kind, 10) for kind in kinds]
+    shown, taken = [await asyncio.to_thread(failures, url, wrong, kind, 40) for kind in kinds]
     assert [one.split(":")[0] for one in shown] == ["GET /admin/v2/tenants"]
     assert [one.split(":")[0] for one in taken] == [f"PUT {properties}"]

@@ -14,8 +14,8 @@ from quire.runtime.metric_table import BY_NAME
 from quire.runtime.probes import Scrapes
 from quire.runtime.slices import Slices
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
+from quire.serving.registry.topic_loader import subscriptions_of
 from quire.serving.subscription.dispatch import blocked
 from tests.serving.admin.conftest import Rest, serving_rest
 from tests.serving.conftest import BrokerHouse, in_thread
@@ -55,8 +55,10 @@ async def test_a_topic_its_subscription_and_its_namespace(rest: Rest, client: pu
         return consumer
 
     await in_thread(work)
-    await asyncio.sleep(0.3)  # a client gathers acknowledgements for a tenth of a second
     told = await scrape(rest)
+    async with asyncio.timeout(30):  # a client gathers acknowledgements for a tenth of a second
+        while told.value("quire_subscription_messages_acknowledged_total", **OF_SUBSCRIPTION) != 2:
+            told = await scrape(rest)
     topic = {"namespace": "public/default", "topic": NAME}
     assert told.value("quire_topic_messages_in_total", **topic) == 12
     assert told.value("quire_topic_producers", **topic) == 1

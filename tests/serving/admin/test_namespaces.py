@@ -7,9 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from quire.metadata.records import Policies
 from quire.runtime.log import malformed_in_a_line
 from quire.serving.admin import absent
 from quire.serving.broker import Broker
@@ -30,6 +28,7 @@ async def test_a_tenant_lives_and_dies(rest: Rest) -> None:
     refused = await rest.post(path, {**body, "adminRoles": ["boss"]})
     assert refused.status == 501 and "roles" in refused.body["reason"], "nobody would heed them"
     assert (await rest.put(f"{path}2", {**body, "adminRoles": ["boss"]})).status == 501
+    assert (await rest.put(path, {**body, "adminRoles": ["boss"]})).status == 409
     assert (await rest.post(path, body)).status == 204
     assert (await rest.get(path)).body == body
     assert (await rest.delete(path)).status == 204
@@ -57,6 +56,10 @@ async def test_a_name_that_is_none_is_refused(rest: Rest, path: str) -> None:
     assert (await rest.put(path)).status == 400
 
 
+UNSET = {"maxTopicsPerNamespace": 0, "schemaCompatibilityStrategy": "UNDEFINED"}
+"""What a GET of these says when nothing is prescribed, where others have no content."""
+
+
 @pytest.mark.parametrize(
     ("word", "body", "shown"),
     [
@@ -70,7 +73,10 @@ async def test_a_name_that_is_none_is_refused(rest: Rest, path: str) -> None:
         (
             "persistence",
             {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
-            {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
+            {
+                "bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2,
+                "managedLedgerMaxMarkDeleteRate": 0.0,
+            },
         ),
         (
             "backlogQuota",
@@ -83,6 +89,16 @@ async def test_a_name_that_is_none_is_refused(rest: Rest, path: str) -> None:
         ),
         ("schemaCompatibilityStrategy", "FULL", "FULL"),
         ("autoTopicCreation", {"allowAutoTopicCreation": False}, {"allowAutoTopicCreation": False}),
+        (
+            "autoTopicCreation",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+            {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+        ),
+        (
+            "autoTopicCreation",
+            {"allowAutoTopicCreation": True, "topicType": None, "defaultNumPartitions": None},
+            {"allowAutoTopicCreation": True, "topicType": "non-partitioned"},
+        ),
         ("maxTopicsPerNamespace", 100, 100),
         ("maxProducersPerTopic", 0, 0),
         ("maxConsumersPerTopic", 5, 5),
@@ -92,7 +108,7 @@ async def test_a_name_that_is_none_is_refused(rest: Rest, path: str) -> None:
     ],
 )  # fmt: skip
 async def test_a_policy_is_set_shown_and_removed(rest: Rest, word: str, body: Any, shown: Any) -> None:
-    path, unset = f"{ONE}/{word}", 0 if word == "maxTopicsPerNamespace" else None
+    path, unset = f"{ONE}/{word}", UNSET.get(word)
     assert (await rest.get(path)).body == unset
     assert (await rest.post(path, body)).status == 204
     assert (await rest.get(path)).body == shown
@@ -115,30 +131,60 @@ async def test_a_policy_is_set_shown_and_removed(rest: Rest, word: str, body: An
         ("persistence", '{"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 3}'),
         ("backlogQuota", '{"policy": "panic"}'),
         ("autoTopicCreation", "{}"),
+        ("autoTopicCreation", '{"allowAutoTopicCreation": true, "topicType": "partitioned"}'),
+        ("autoTopicCreation", '{"allowAutoTopicCreation": true, "defaultNumPartitions": 3}'),
+        (
+            "autoTopicCreation",
+            '{"allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 10001}',
+        ),
+        ("retention", '{"retentionTimeInMinutes": 5, "retentionSizeInMB": 5, "retentionTimeInMinute": 6}'),
+        (
+            "persistence",
+            '{"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2, '
+            '"managedLedgerMaxMarkDeleteRate": 1.5}',
+        ),
         ("deduplication", "{broken"),
     ],
 )
 async def test_a_policy_that_is_none_is_refused(rest: Rest, word: str, body: str) -> None:
     before = (await rest.get(ONE)).body
     answer = await rest.post(f"{ONE}/{word}", data=body)
-    assert answer.status == 400 and answer.body["reason"]
+    assert answer.status == (412 if body.lstrip("-").isdigit() else 400) and answer.body["reason"]
     assert (await rest.get(ONE)).body == before
 
 
-async def test_permissions_that_nobody_heeds_are_not_taken(rest: Rest, broker: Broker) -> None:
+async def test_grants_are_kept_and_shown_also_where_authorization_is_off(rest: Rest) -> None:
     await rest.put("/admin/v2/persistent/public/default/orders")
     for parent in (ONE, "/admin/v2/persistent/public/default/orders"):
         path = f"{parent}/permissions"
-        refused = await rest.post(f"{path}/app", ["produce", "consume"])
-        assert refused.status == 501 and "permissions" in refused.body["reason"]
+        assert (await rest.get(path)).body == {}
+        assert (await rest.post(f"{path}/app", ["produce", "consume"])).status == 204
+        assert (await rest.get(path)).body == {"app": ["produce", "consume"]}
+        assert (await rest.delete(f"{path}/app")).status == 204
         assert (await rest.get(path)).body == {}
 
-    def granted(policies: Policies) -> Policies:
-        return replace(policies, permissions={"app": ("produce",)})
 
-    await broker.admin.policies.change_namespace("public", "default", granted)
-    assert (await rest.delete(f"{ONE}/permissions/app")).status == 204, "of former times"
-    assert not (await broker.namespaces.get("public", "default")).policies.permissions
+async def test_restrictions_of_roles_are_refused_where_authorization_is_off(rest: Rest) -> None:
+    refused = await rest.post(f"{ONE}/permissions/subscription/audit", ["boss"])
+    assert refused.status == 501 and "enforced" in refused.body["reason"]
+    assert (await rest.post(f"{ONE}/subscriptionAuthMode", "Prefix")).status == 501
+
+
+async def test_a_namespace_is_made_with_the_grants_of_the_request(rest: Rest) -> None:
+    """As the set-up scripts of several clients send it."""
+    path = "/admin/v2/namespaces/public/orders"
+    granted = {"anonymous": ["produce", "consume"]}
+    body = {
+        "auth_policies": {"namespace_auth": granted, "destination_auth": {}, "subscription_auth_roles": {}},
+        "encryption_required": False,
+        "replication_clusters": ["standalone"],
+    }
+    assert (await rest.put(path, body)).status == 204
+    assert (await rest.get(f"{path}/permissions")).body == granted
+    shown = (await rest.get(path)).body
+    assert shown["auth_policies"]["namespace_auth"] == granted
+    assert (await rest.put(f"{path}2", shown)).status == 204
+    assert (await rest.get(f"{path}2")).body == shown
 
 
 FROM_GO = {
@@ -178,8 +224,9 @@ async def test_a_namespace_is_made_with_the_policies_of_the_request(rest: Rest) 
     assert (shown["deduplicationEnabled"], shown["message_ttl_in_seconds"]) == (True, 60)
     assert shown["topicDispatchRate"]["standalone"]["dispatchThrottlingRateInMsg"] == 7
     assert shown["backlog_quota_map"]["destination_storage"]["limit"] == 10
-    for word in ("persistence", "inactiveTopicPolicies", "schemaCompatibilityStrategy", "publishRate"):
+    for word in ("persistence", "inactiveTopicPolicies", "publishRate"):
         assert (await rest.get(f"{path}/{word}")) == (204, None)
+    assert (await rest.get(f"{path}/schemaCompatibilityStrategy")) == (200, "UNDEFINED")
     assert (await rest.put(f"{path}2", shown)).status == 204, "what is shown makes another"
     assert (await rest.get(f"{path}2")).body == shown
 
@@ -188,7 +235,14 @@ async def test_a_namespace_is_made_with_the_policies_of_the_request(rest: Rest) 
     ("body", "named"),
     [
         ({"max_unacked_messages_per_subscription": 5}, "max_unacked_messages_per_subscription"),
-        ({"auth_policies": {"namespace_auth": {"app": ["produce"]}}}, "auth_policies"),
+        ({"auth_policies": {"namespace_auth": {"app": ["fly"]}}}, "fly"),
+        ({"auth_policies": {"namespace_auth": {"a/b": ["produce"]}}}, "role"),
+        ({"auth_policies": {"destination_auth": {"t": {"app": ["produce"]}}}}, "destination_auth"),
+        ({"auth_policies": {"subscription_auth_roles": {"s": ["app"]}}}, "not be enforced"),
+        ({"auth_policies": {"guess": {"app": ["produce"]}}}, "guess"),
+        ({"auth_policies": 5}, "JSON object"),
+        ({"subscription_auth_mode": "Prefix"}, "not be enforced"),
+        ({"encryption_required": True}, "encryption_required"),
         ({"replication_clusters": ["far"]}, "replication_clusters"),
         ({"retention_policies": {"retentionTimeInMinutes": -5}}, "retention"),
         ({"topicDispatchRate": {"far": {"dispatchThrottlingRateInMsg": 7}}}, "dispatch"),
@@ -244,7 +298,12 @@ async def test_what_tools_ask_of_a_cluster_has_an_answer(rest: Rest, broker: Bro
     assert (await rest.get("/admin/v2/brokers/configuration")).body == []
     assert (await rest.get("/admin/v2/brokers/configuration/values")).body == {}
     assert (await rest.get("/admin/v2/brokers/configuration/runtime")).body["cluster"] == "standalone"
-    assert (await rest.post("/admin/v2/brokers/configuration/keep_alive_ms/1")).status == 400
+    for value in ("1", "a%2Fb", "http%3A%2F%2Fx", "a+b"):
+        refused = await rest.post(f"/admin/v2/brokers/configuration/keep_alive_ms/{value}")
+        assert refused.status == 400 and "keep_alive_ms" in refused.body["reason"]
+    assert "'a/b'" in (await rest.post("/admin/v2/brokers/configuration/a%2Fb/1")).body["reason"]
+    assert "'a/b'" in (await rest.delete("/admin/v2/brokers/configuration/a%2Fb")).body["reason"]
+    assert (await rest.put("/admin/v2/clusters/standalone", {"serviceUrl": "http://x"})).status == 409
     assert (await rest.get("/admin/v2/clusters/standalone/peers")).body == []
     assert (await rest.get("/admin/v2/clusters/far/failureDomains")).status == 404
     assert (await rest.put("/admin/v2/clusters/far", {"serviceUrl": "http://far"})).status == 501
@@ -257,6 +316,42 @@ async def test_what_tools_ask_of_a_cluster_has_an_answer(rest: Rest, broker: Bro
     assert (await rest.get(f"{ONE}/replication")).body == ["standalone"]
     assert (await rest.post(f"{ONE}/replication", ["standalone"])).status == 204
     assert (await rest.post(f"{ONE}/replication", ["standalone", "far"])).status == 501
+
+
+async def test_a_topics_own_clusters_are_shown_until_they_are_removed(rest: Rest) -> None:
+    topic = "/admin/v2/persistent/public/default/orders"
+    path = f"{topic}/replication"
+    assert (await rest.post(path, ["standalone"])).status == 404
+    await rest.put(topic)
+    assert await rest.get(path) == (204, None)
+    assert (await rest.get(f"{path}?applied=true")).body == ["standalone"]
+    assert (await rest.post(path, ["standalone", "far"])).status == 501
+    assert (await rest.post(path, ["standalone"])).status == 204
+    assert (await rest.get(path)).body == ["standalone"]
+    assert (await rest.delete(path)).status == 204
+    assert await rest.get(path) == (204, None)
+
+
+@pytest.mark.parametrize(
+    ("ask", "status", "words"),
+    [
+        (("GET", "/admin/v2/namespaces/public/none"), 404, "Namespace does not exist"),
+        (("GET", "/admin/v2/persistent/public/none"), 404, "Namespace does not exist"),
+        (("GET", "/admin/v2/namespaces/none"), 404, "Tenant does not exist"),
+        (
+            ("POST", f"{ONE}/subscriptionExpirationTime", -1),
+            412,
+            "Invalid value for subscription expiration time",
+        ),
+        (("POST", f"{ONE}/messageTTL", -1), 412, "Invalid value for message TTL"),
+        (("POST", f"{ONE}/messageTTL", "soon"), 400, "Invalid value for message TTL"),
+    ],
+)
+async def test_refusals_begin_with_the_words_that_clients_look_for(
+    rest: Rest, ask: tuple[Any, ...], status: int, words: str
+) -> None:
+    refused = await rest.ask(*ask)
+    assert refused.status == status and refused.body["reason"].startswith(words)
 
 
 async def test_a_namespace_is_unloaded_and_its_backlogs_are_cleared(rest: Rest, broker: Broker) -> None:
@@ -285,11 +380,11 @@ async def test_a_namespace_is_unloaded_and_its_backlogs_are_cleared(rest: Rest, 
     assert (await rest.post(f"{ONE}/unsubscribe/a")).status == 204
     assert (await rest.get(f"{topics[1]}/subscriptions")).body == ["b"]
     assert (await rest.get(f"{ONE}/bundles")).body["numBundles"] == 1
-    assert broker.registry.loaded()
+    assert broker.registry.persistent()
     assert (await rest.put(f"{ONE}/0x00000000_0x80000000/unload")).status == 404
     for path in ("unload", "0x00000000_0xffffffff/unload"):
         assert (await rest.put(f"{ONE}/{path}")).status == 204
-        assert not broker.registry.loaded()
+        assert not broker.registry.persistent()
         await rest.get(f"{topics[0]}/stats")
     for path in ("bundles", "clearBacklog", "unload"):
         ask = {"bundles": rest.get, "clearBacklog": rest.post, "unload": rest.put}[path]
@@ -324,7 +419,7 @@ async def test_what_is_no_http_is_a_line_and_no_traceback(
     told = [record for record in caplog.records if record.name == "aiohttp.server"]
     assert told and all(record.levelno <= logging.INFO and not record.exc_info for record in told)
     assert all("\n" not in record.getMessage() for record in told)
-    assert "sent what is no HTTP" in told[0].getMessage()
+    assert "sent malformed HTTP" in told[0].getMessage()
 
 
 async def test_the_cluster_describes_itself(rest: Rest, broker: Broker) -> None:

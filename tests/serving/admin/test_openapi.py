@@ -37,7 +37,7 @@ def test_a_row_that_does_not_say_what_it_answers_is_refused() -> None:
     def response() -> web.Response: ...  # type: ignore[empty-body]
 
     for call in (anything, response, lambda: None):
-        with pytest.raises(TypeError, match="does not say what it answers"):
+        with pytest.raises(TypeError, match="has no response type"):
             of(Route("GET", "/quire/v1/strange", call, may=Action.OPEN))
 
 
@@ -65,7 +65,7 @@ def test_what_is_not_here_says_why(broker: Broker) -> None:
         if openapi.answer_of(row) is NoReturn and row.path.startswith((NAMESPACE, TOPIC)):
             (methods,) = of(row)["paths"].values()
             (asked,) = methods.values()
-            assert asked["description"].startswith("Refused: "), row.path
+            assert asked["description"].startswith("Not supported: "), row.path
             assert "501" in asked["responses"] and not {"200", "204"} & asked["responses"].keys()
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from quire.serving.broker import Broker
 
 from ..conftest import BrokerHouse
-from ..security import PASSWORD, audit, security, token
-from .conftest import TOPIC, Answer, Rest
+from ..security import PASSWORD, audit, configuration, security, token
+from .conftest import TOPIC, Answer, Rest, serving_rest
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
 TENANT = "/admin/v2/tenants/public"
@@ -60,6 +61,18 @@ async def test_who_sends_nothing_or_what_is_wrong_is_unauthorized(rest: Rest, tm
     assert (await rest.get("/nothing/there")).status == 401, "what there is, is not told either"
     for path in ("/health", "/health/live", "/metrics"):
         assert (await rest.get(path)).status == 200
+
+
+async def test_what_is_forbidden_anonymously_is_unauthorized(house: BrokerHouse, tmp_path: Path) -> None:
+    changed = configuration(tmp_path).authentication
+    assert changed is not None
+    house.security = security(tmp_path, authentication=replace(changed, anonymous_role="guest"))
+    async with serving_rest(await house.start()) as rest:
+        for headers in ({}, {"Authorization": "Digest x"}):
+            answer = await rest.get("/admin/v2/tenants", headers=headers)
+            assert answer.status == 401 and "guest" in answer.body["reason"]
+            assert (await rest.get("/quire/v1/whoami", headers=headers)).body["role"] == "guest"
+        assert (await As(rest, "app")("GET", "/admin/v2/tenants")).status == 403
 
 
 async def test_passwords(rest: Rest) -> None:
@@ -137,6 +150,29 @@ async def test_admin_roles_of_tenants(admin: As, rest: Rest) -> None:
         assert (await boss(method, path, body)).status == 403
     assert (await boss("PUT", "/admin/v2/namespaces/other/more")).status == 403, "there or not"
     assert (await admin("POST", TENANT, {**body, "adminRoles": ["a/b"]})).status == 400
+
+
+async def test_a_tenants_admin_lifts_no_limit(admin: As, rest: Rest) -> None:
+    await admin("POST", TENANT, {"adminRoles": ["boss"], "allowedClusters": ["standalone"]})
+    boss, other = As(rest, "boss"), "/admin/v2/namespaces/public/other"
+    parts = f"{other.replace('namespaces', 'persistent')}/parts"
+    single = f"{other.replace('namespaces', 'persistent')}/single"
+    assert (await boss("PUT", other)).status == 204
+    assert (await boss("PUT", f"{parts}/partitions", 2)).status == 204
+    assert (await boss("PUT", single)).status == 204
+    deletions = [(f"{parts}/partitions", f"{parts}/maxProducers"), (single, f"{single}/maxConsumers")]
+    for path, limit in ((f"{single}/policies", f"{single}/maxProducers"), *deletions):
+        assert (await admin("POST", limit, 1)).status == 204
+        refused = await boss("DELETE", path)
+        assert refused.status == 403 and "superusers" in refused.body["reason"]
+        assert (await admin("GET", limit)).body == 1
+        assert (await admin("DELETE", limit)).status == 204
+        assert (await boss("DELETE", path)).status == 204
+    assert (await admin("POST", f"{other}/maxTopicsPerNamespace", 1)).status == 204
+    assert (await boss("DELETE", other)).status == 403
+    assert (await admin("DELETE", other)).status == 204
+    assert (await boss("PUT", single.replace("other", "default"))).status == 204
+    assert (await boss("DELETE", f"{single.replace('other', 'default')}/policies")).status == 204
 
 
 @pytest.mark.parametrize("body", [None, "produce", {"a": 1}, ["fly"], [1], ["produce\n"], [["produce"]]])

@@ -23,7 +23,7 @@ KEPT = (
     b'"dispatch_rate":{"messages":100,"period_s":10},"subscription_dispatch_rate":{"bytes":1048576},'
     b'"iceberg":{"catalog":"https://catalog:8181","table":"orders"},'
     b'"topics_max":100,"producers_max":10,"consumers_max":20,"consumers_per_subscription_max":5,'
-    b'"subscriptions_max":7,"unacked_messages_max":1000}'
+    b'"subscriptions_max":7,"unacked_messages_max":1000,"auto_topic_partitions":4}'
 )
 """What older brokers wrote into the metadata store; it is read for ever."""
 
@@ -46,10 +46,15 @@ DISPATCH_EACH = {
 }
 SHOWN: dict[str, Any] = {
     "deduplication": True,
-    "persistence": {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
+    "persistence": {
+        "bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2,
+        "managedLedgerMaxMarkDeleteRate": 0.0,
+    },
     "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 5},
     "messageTTL": 3600,
-    "autoTopicCreation": {"allowAutoTopicCreation": False},
+    "autoTopicCreation": {
+        "allowAutoTopicCreation": False, "topicType": "partitioned", "defaultNumPartitions": 4
+    },
     "schemaCompatibilityStrategy": "BACKWARD",
     "isAllowAutoUpdateSchema": False,
     "schemaValidationEnforced": True,
@@ -102,8 +107,16 @@ def test_what_was_kept_when_more_was_allowed_is_shown_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("retention", {"retentionTimeInMinutes": -2}, r"for ever.*\$.retentionTimeInMinutes"),
-        ("retention", {"retentionTimeInMinutes": 5}, "5 minutes and 0 MB contradicts itself"),
+        ("retention", {"retentionTimeInMinutes": -2}, r"unlimited.*\$.retentionTimeInMinutes"),
+        ("retention", {"retentionTimeInMinute": 5}, "'retentionTimeInMinute' is unknown"),
+        ("persistence", {"managedLedgerMaxMarkDeleteRate": 1.0}, "managedLedgerMaxMarkDeleteRate"),
+        ("autoTopicCreationOverride", {"allowAutoTopicCreation": True, "topicType": "odd"}, "odd"),
+        (
+            "autoTopicCreationOverride",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned"},
+            "not allowed otherwise",
+        ),
+        ("retention", {"retentionTimeInMinutes": 5}, "5 minutes and 0 MB is invalid"),
         ("persistence", {"storage": "paper"}, "bookies or objects.*paper"),
         ("persistence", {"bookkeeperWriteQuorum": True}, r"\$.bookkeeperWriteQuorum"),
         ("backlogQuota", {"message_age": {"limit": 5, "policy": "panic"}}, "producer_exception.*panic"),
@@ -111,10 +124,12 @@ def test_what_was_kept_when_more_was_allowed_is_shown_all_the_same() -> None:
         ("inactiveTopicPolicies", {"inactiveTopicDeleteMode": "at_whim"}, "caught_up.*at_whim"),
         ("delayedDelivery", {"tickTime": 0}, r"1 to 60000 ms.*\$.tickTime"),
         ("dispatchRate", {"ratePeriodInSecond": 5}, "needs dispatchThrottlingRateInMsg"),
-        ("iceberg", {"catalog": "here"}, "no absolute directory"),
-        ("iceberg", {"table": "orders"}, "no absolute directory"),
-        ("iceberg", {"catalog": "postgresql://u:p@h/lake"}, "leave them out"),
-        ("iceberg", {"catalog": "/lake", "table": "shop.orders"}, "has a dot"),
+        ("iceberg", {"catalog": "here"}, "or an absolute directory"),
+        ("iceberg", {"table": "orders"}, "or an absolute directory"),
+        ("iceberg", {"catalog": "postgresql://u:p@h/lake"}, "omit them"),
+        ("iceberg", {"catalog": "/lake", "table": "shop.orders"}, "contains a dot"),
+        ("iceberg", {"catalog": "/lake", "table": "../orders"}, "invalid table"),
+        ("iceberg", {"catalog": "/lake", "namespace": "../../etc"}, "invalid namespace"),
         ("iceberg", {"catalog": "/lake", "warehouse": 5}, r"needs a catalog.*\$.warehouse"),
         ("messageTTL", "soon", "a number of seconds, 0"),
         ("schemaCompatibilityStrategy", "guess", "one of ALWAYS_INCOMPATIBLE, .*guess"),

@@ -16,6 +16,7 @@ from tests.serving.conftest import in_thread
 
 NAME = "persistent://public/default/orders"
 RAW = "/quire/v1/topics/persistent/public/default/orders"
+DAY_MS = 24 * 3_600_000
 METRIC = re.compile(
     r"quire_(build|serving|namespace|topic|subscription|tiering|metadata|ledger)_[a-z]+(_[a-z]+)*"
 )
@@ -55,6 +56,17 @@ async def test_segments_and_blocks_hold_what_was_published(rest: Rest, client: p
     assert plan["end"] == {"ledger": sent[-1].ledger_id(), "entry": 2} and plan["partitions"] == 0
     (segment,) = plan["segments"]
     assert segment["messages"] == 3 and segment["last_entry"] == 2 and segment["first_index"] == 0
+    assert plan["generation"] > 0 and {"publish_min_ms", "publish_max_ms"} <= segment.keys()
+    assert "end_entry" not in segment
+    published_ms = segment["first_clock_ms"]
+    for query, expected in (
+        ("start_ms=1", (0, 3)),
+        (f"start_ms={published_ms + DAY_MS}", (3, 3)),
+        (f"end_ms={published_ms - DAY_MS}", (0, 0)),
+        (f"start_ms={published_ms - DAY_MS}&end_ms={published_ms + DAY_MS}", (0, 3)),
+    ):
+        (found,) = (await rest.get(f"{RAW}/segments?{query}")).body["segments"]
+        assert (found["first_entry"], found["end_entry"]) == expected
     url = f"{rest.url}{RAW}/blocks?ledger={segment['ledger_id']}&entry=1&bytes=1000000"
     async with rest.session.get(url) as answer:
         assert answer.content_type == "application/octet-stream"

@@ -37,5 +37,8 @@ async def test_arguments_are_read_before_anything_is_done(rest: Rest) -> None:
     topic = "/admin/v2/persistent/public/default/orders"
     await rest.put(topic)
     answer = await rest.delete(f"{topic}?parentGeneration=soon")
-    assert (answer.status, answer.body["reason"]) == (400, "parentGeneration must be a number, not 'soon'")
+    assert (answer.status, answer.body["reason"]) == (
+        400,
+        "parentGeneration must be a number of at most 18 digits, not 'soon'",
+    )
     assert (await rest.get(f"{topic}/stats")).status == 200

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quire.serving.admin import schemas
 from quire.serving.broker import Broker
 from tests.serving.admin.conftest import TOPIC, Rest
 
@@ -48,13 +49,22 @@ async def test_versions_are_added_shown_and_deleted(rest: Rest, broker: Broker) 
     assert (await rest.post(SCHEMA, {"type": "STRING", "schema": ""})).body == {"version": 3}
 
 
+async def test_all_versions_in_one_answer_are_bounded(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in range(3):
+        await rest.post(SCHEMA, avro("a", f"b{version}?"))
+    monkeypatch.setattr(schemas, "ALL_BYTES_MAX", 2 * len(avro("a", "b0?")["schema"]) + 100)
+    answer = await rest.get(f"{BESIDE}schemas")
+    assert answer.status == 413 and "request single versions" in answer.body["reason"]
+    assert (await rest.get(f"{SCHEMA}/2")).status == 200
+
+
 async def test_a_schema_that_does_not_fit_is_a_conflict(rest: Rest) -> None:
     await rest.post(SCHEMA, avro("a"))
     answer = await rest.post(SCHEMA, avro("a", "b"))
     assert answer.status == 409
     assert answer.body["reason"] == (
-        "this schema does not go with version 0 of topic persistent://public/default/orders (FULL): it cannot read "
-        "what was written before: field 'b' is not written, and has no default"
+        "this schema is incompatible with version 0 of topic persistent://public/default/orders (FULL): it cannot "
+        "read existing messages: field 'b' is not written, and has no default"
     )
     said = (await rest.post(f"{BESIDE}compatibility", avro("a", "b"))).body
     assert said == {

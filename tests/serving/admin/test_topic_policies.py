@@ -64,13 +64,22 @@ async def until(condition: Callable[[], bool]) -> None:
                 "deleteWhileInactive": True,
             },
         ),
-        ("persistence", {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}),
+        (
+            "persistence",
+            {
+                "bookkeeperEnsemble": 3,
+                "bookkeeperWriteQuorum": 3,
+                "bookkeeperAckQuorum": 2,
+                "managedLedgerMaxMarkDeleteRate": 0.0,
+            },
+        ),
         (
             "persistence",
             {
                 "bookkeeperEnsemble": 0,
                 "bookkeeperWriteQuorum": 0,
                 "bookkeeperAckQuorum": 0,
+                "managedLedgerMaxMarkDeleteRate": 0.0,
                 "storage": "objects",
             },
         ),
@@ -121,7 +130,7 @@ async def test_the_two_quotas_are_told_apart_by_the_query(rest: Rest) -> None:
 async def test_a_topic_s_policy_that_is_none_is_refused(rest: Rest, word: str, body: str) -> None:
     await rest.put(TOPIC)
     answer = await rest.post(f"{TOPIC}/{word}", data=body)
-    assert answer.status == 400 and answer.body["reason"]
+    assert answer.status == (412 if body.lstrip("-").isdigit() else 400) and answer.body["reason"]
     assert (await rest.get(f"{TOPIC}/{word.split('?')[0]}")).body is None
 
 
@@ -320,3 +329,17 @@ async def test_topics_without_policies_of_their_own_share_one_object(rest: Rest,
     assert mine.policies is other.policies
     await rest.post(f"{NAMESPACE}/messageTTL", 60)
     await until(lambda: mine.policies is other.policies and other.policies.message_ttl_ms == 60_000)
+
+
+async def test_a_policy_of_all_clusters_is_refused_and_never_set(rest: Rest) -> None:
+    assert (await rest.put(TOPIC)).status == 204
+    for word, body in (("messageTTL", 60), ("backlogQuota", {"limitTime": 60})):
+        path = f"{TOPIC}/{word}?isGlobal="
+        for ask in (rest.post, rest.put):
+            refused = await ask(f"{path}true", body)
+            assert refused.status == 501 and "isGlobal" in refused.body["reason"]
+        assert (await rest.post(f"{path}false", body)).status == 204
+        assert await rest.get(f"{path}true") == (204, None)
+        assert (await rest.get(f"{path}false")).status == 200
+        assert (await rest.delete(f"{path}true")).status == 501
+        assert (await rest.delete(f"{path}false")).status == 204

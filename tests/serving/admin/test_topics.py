@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from urllib.parse import quote
 
 import pulsar
 import pytest
 
+from quire.runtime.errors import ConfigurationError
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from tests.serving.admin.conftest import TOPIC, Rest
@@ -153,10 +155,33 @@ async def test_stats_have_pulsars_fields_and_the_right_numbers(rest: Rest, clien
     assert stats["bytesInCounter"] >= 40 and stats["storageSize"] >= stats["bytesInCounter"]
     (publisher,) = stats["publishers"]
     assert publisher.keys() >= PUBLISHER and publisher["producerName"] == "till"
+    assert publisher["averageMsgSize"] >= 20 and publisher["msgRateIn"] >= 0 <= publisher["msgThroughputIn"]
     subscription = stats["subscriptions"]["audit"]
+    assert subscription["consumersAfterMarkDeletePosition"] == {}
+    assert subscription["lastConsumedFlowTimestamp"] > stats["topicCreationTimeStamp"]
+    check_backlog(stats, subscription)
     assert subscription.keys() >= SUBSCRIPTION
     assert subscription["type"] == "Exclusive" and subscription["msgBacklog"] == 1
     assert subscription["consumers"] == []
+
+
+def check_backlog(stats: dict[str, Any], subscription: dict[str, Any]) -> int:
+    """The topic's backlog is that of its only subscription; returns when its oldest message was published."""
+    assert stats["backlogSize"] == subscription["backlogSize"] > 0
+    assert stats["oldestBacklogMessageSubscriptionName"] == "audit"
+    oldest: int = stats["earliestMsgPublishTimeInBacklogs"]
+    assert oldest == subscription["earliestMsgPublishTimeInBacklog"] > 0
+    return oldest
+
+
+async def test_a_topic_without_a_backlog_says_so(rest: Rest, client: pulsar.Client) -> None:
+    for name in (NAME, NAME.replace("persistent", "non-persistent")):
+        await in_thread(lambda name=name: client.subscribe(name, "audit").close())
+        path = TOPIC.replace("/persistent", f"/{name.partition(':')[0]}")
+        stats = (await rest.get(f"{path}/stats")).body
+        assert stats["backlogSize"] == stats["earliestMsgPublishTimeInBacklogs"] == 0
+        assert stats["oldestBacklogMessageAgeSeconds"] == -1
+        assert stats["oldestBacklogMessageSubscriptionName"] is None
 
 
 async def test_a_connected_consumer_is_in_the_stats(rest: Rest, client: pulsar.Client) -> None:
@@ -187,9 +212,25 @@ async def test_stats_of_a_partitioned_topic_are_the_sums_of_its_partitions(
         assert stats["subscriptions"]["audit"]["msgBacklog"] == 6
         assert len(stats["subscriptions"]["audit"]["consumers"]) == 3
         assert len(stats["publishers"]) == 3
+        assert stats["subscriptions"]["audit"]["lastConsumedFlowTimestamp"] > 0
+        oldest = min(one["earliestMsgPublishTimeInBacklogs"] for one in stats["partitions"].values())
+        assert check_backlog(stats, stats["subscriptions"]["audit"]) == oldest
+        assert 0 < stats["topicCreationTimeStamp"] <= oldest <= stats["lastPublishTimeStamp"]
     summed = (await rest.get(f"{TOPIC}/partitioned-stats?perPartition=false")).body
     assert summed["partitions"] == {} and summed["msgInCounter"] == 6
     assert (await rest.get(f"{TOPIC}-partition-0/partitioned-stats")).status == 404
+
+
+async def test_internal_stats_of_a_subscription_with_properties_have_numbers_only(rest: Rest) -> None:
+    """Pulsar's admin client reads `properties` there as numbers and waits for ever if it cannot."""
+    await rest.put(TOPIC)
+    await rest.put(f"{TOPIC}/subscription/audit", "earliest")
+    await rest.put(f"{TOPIC}/subscription/audit/properties", {"team": "a"})
+    cursor = (await rest.get(f"{TOPIC}/internalStats")).body["cursors"]["audit"]
+    assert (cursor["properties"], cursor["subscriptionProperties"]) == ({}, {"team": "a"})
+    assert (await rest.get(f"{TOPIC}/stats")).body["subscriptions"]["audit"]["subscriptionProperties"] == {
+        "team": "a"
+    }
 
 
 async def test_internal_stats_have_pulsars_fields_and_segments_with_states(
@@ -218,7 +259,7 @@ async def test_a_topic_in_use_is_deleted_only_by_force(rest: Rest, client: pulsa
 
 async def test_what_is_not_there_is_not_unloaded(rest: Rest) -> None:
     answer = await rest.put(f"{TOPIC}-missing/unload")
-    assert answer.status == 404 and "there is no topic" in answer.body["reason"]
+    assert answer.status == 404 and "does not exist" in answer.body["reason"]
 
 
 async def test_unloading_seals_and_the_clients_come_back(rest: Rest, client: pulsar.Client) -> None:
@@ -393,7 +434,7 @@ async def test_a_partitioned_topic_is_unloaded_and_looked_into_as_one(
     assert shown["metadata"]["partitions"] == 2
     assert [one["numberOfEntries"] for one in shown["partitions"].values()] == [1]
     assert (await rest.put(f"{TOPIC}/unload")).status == 204
-    assert not broker.registry.loaded()
+    assert not broker.registry.persistent()
     assert (await rest.put(f"{TOPIC}/compaction")).status == 204
     async with asyncio.timeout(60):
         while (await rest.get(f"{TOPIC}/compaction")).body["status"] != "SUCCESS":  # noqa: ASYNC110
@@ -428,3 +469,67 @@ async def test_topics_of_a_namespace_by_their_kind(rest: Rest) -> None:
         assert (await rest.get(f"{path}?mode={mode}")).body == found
     assert (await rest.get(path)).body == [NAME]
     assert (await rest.get(f"{path}?mode=SOME")).status == 400
+
+
+PARTITIONED = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+CREATION = "/admin/v2/namespaces/public/default/autoTopicCreation"
+
+
+@pytest.mark.parametrize("use", ["produce", "subscribe", "lookup over HTTP", "subscription over HTTP"])
+async def test_a_topic_that_its_use_creates_has_the_partitions_of_its_namespace(
+    rest: Rest, client: pulsar.Client, use: str
+) -> None:
+    await rest.put(f"{TOPIC}-before")
+    assert (await rest.post(CREATION, PARTITIONED)).status == 204
+    if use == "produce":
+        await publish(client, NAME, b"x")
+    elif use == "subscribe":
+        await in_thread(lambda: client.subscribe(NAME, "s").close())
+    elif use == "lookup over HTTP":
+        answer = await rest.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")
+        assert answer.body == {"partitions": 3}
+    else:
+        assert (await rest.put(f"{TOPIC}/subscription/s")).status == 204
+    assert (await rest.get(f"{TOPIC}/partitions")).body == {"partitions": 3}
+    assert (await rest.get(f"{TOPIC}-before/partitions?checkAllowAutoCreation=true")).body == {
+        "partitions": 0
+    }
+    await in_thread(lambda: client.subscribe(f"{NAME}-before", "s").close())
+
+
+async def test_use_creates_no_partitions_where_that_is_not_allowed(rest: Rest, client: pulsar.Client) -> None:
+    assert (await rest.post(CREATION, {**PARTITIONED, "allowAutoTopicCreation": False})).status == 204
+    assert (await rest.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")).status == 404
+    assert (await rest.get(f"{TOPIC}/partitions")).status == 404
+    other = TOPIC.replace("/persistent", "/non-persistent")
+    assert (await rest.post(CREATION, PARTITIONED)).status == 204
+    assert (await rest.get(f"{other}/partitions?checkAllowAutoCreation=true")).body == {"partitions": 0}
+
+
+async def test_a_page_of_another_site_creates_no_topic_by_a_get(rest: Rest) -> None:
+    assert (await rest.post(CREATION, PARTITIONED)).status == 204
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    for query in ("checkAllowAutoCreation=true", "check%41llowAutoCreation=true"):
+        refused = await rest.get(f"{TOPIC}/partitions?{query}", headers=headers)
+        assert refused.status == 403
+    assert (await rest.get(f"{TOPIC}/partitions")).status == 404
+    assert (await rest.get(f"{TOPIC}/partitions", headers=headers)).status == 404, "it only looks"
+
+
+async def test_clients_that_use_a_new_topic_at_once_get_the_same_partitions(
+    rest: Rest, broker: Broker
+) -> None:
+    assert (await rest.post(CREATION, PARTITIONED)).status == 204
+    topics = broker.sessions.topics
+    asked = [topics.partitions(NAME, create=True) for _ in range(20)]
+    assert set(await asyncio.gather(*asked)) == {3}
+
+
+async def test_a_client_that_does_not_ask_for_partitions_creates_no_topic_without_them(
+    rest: Rest, broker: Broker
+) -> None:
+    assert (await rest.post(CREATION, PARTITIONED)).status == 204
+    with pytest.raises(ConfigurationError, match="3 partitions"):
+        await broker.registry.open(TopicName.parse(NAME), create=True)
+    assert (await rest.put(TOPIC)).status == 204, "on request it has none"
+    assert (await rest.get(f"{TOPIC}/partitions?checkAllowAutoCreation=true")).body == {"partitions": 0}

@@ -9,8 +9,8 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import Unavailable
-from quire.serving.cluster import offloading
 from quire.serving.names import TopicName
+from quire.serving.registry import offloading
 from quire.serving.topic.topic import Topic
 from quire.testing.metadata import MemoryStore
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish
@@ -69,7 +69,7 @@ async def test_a_topic_is_adopted_for_an_old_segment_that_was_not_archived_while
         return await open_reader(ledger_id)
 
     broker.offloading.target.open_reader = open_all_but_one  # type: ignore[method-assign]
-    assert (await broker.admin.archive.run(seal=False, here=True))["failed"] == 1
+    assert (await broker.admin.archive.run(seal=False, here=True)).failed == 1
     for number in range(8):
         ledger_id = topic.log.segment_list.sealed[number].ledger_id
         if ledger_id != failing:

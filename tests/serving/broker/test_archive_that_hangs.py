@@ -10,6 +10,7 @@ import pytest
 from quire.objects import store
 from quire.objects.store import ObjectStore
 from quire.runtime.clock import SystemClock
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.tiering.test_store_that_hangs import StuckStore
@@ -23,7 +24,7 @@ async def test_a_stop_while_a_segment_is_on_its_way(
 ) -> None:
     monkeypatch.setattr(store, "PATIENCE_S", 0.02)
     blocking = StuckStore(stuck)
-    house.archive = Archive(ObjectStore(blocking), SystemClock())
+    house.archive = Archive(TrustedPlace(ObjectStore(blocking)), SystemClock())
     broker = await house.start()
     await in_thread(lambda: publish(broker.service_url))
     by_hand = asyncio.ensure_future(broker.admin.archive.run(seal=True, here=True))

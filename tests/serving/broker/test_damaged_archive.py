@@ -13,6 +13,7 @@ from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.topic.topic import Topic
 from quire.testing.objects import MemoryObjectStore
+from quire.wire.publish_time import PublishTimes
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish, read_all
 
 SEGMENTS = 3
@@ -37,7 +38,7 @@ class Archived:
         for number in range(SEGMENTS):
             first = EACH * number
             await in_thread(lambda first=first: publish(client, range(first, first + EACH)))
-            assert (await broker.admin.archive.run(seal=True, here=True))["archived"] == 1
+            assert (await broker.admin.archive.run(seal=True, here=True)).archived == 1
         await in_thread(client.close)
         topic = broker.registry.find(NAME)
         assert isinstance(topic, Topic)
@@ -118,18 +119,18 @@ async def test_damage_blinds_nobody_who_asks_about_the_topic(house: BrokerHouse)
     name = archived.damage(0)
     await broker.admin.topics.unload(NAME)  # nobody knows how many messages lie where any more
     stats = await broker.admin.statistics.stats(NAME)
-    audit = stats["subscriptions"]["audit"]
-    assert audit["msgBacklog"] == SEGMENTS * EACH
-    assert name in audit["lastReadError"] and not audit["msgBacklogExact"]
-    [damaged] = stats["damagedSegments"]
-    assert damaged["ledgerId"] == archived.ledgers[0] and damaged["archive"]["name"] == name
-    rows = (await broker.admin.statistics.internal(NAME))["ledgers"]
-    assert [name in row["damage"] for row in rows] == [True, False, False, False]
-    segments = (await broker.admin.statistics.explain(NAME))["segments"]
-    assert [name in row["damage"] for row in segments] == [True, False, False, False]
+    audit = stats.subscriptions["audit"]
+    assert audit.msg_backlog == SEGMENTS * EACH
+    assert name in audit.last_read_error and not audit.msg_backlog_exact
+    [damaged] = stats.damaged_segments
+    assert damaged.ledger_id == archived.ledgers[0] and damaged.archive.name == name
+    rows = (await broker.admin.statistics.internal(NAME)).ledgers
+    assert [name in row.damage for row in rows] == [True, False, False, False]
+    segments = (await broker.admin.statistics.explain(NAME)).segments
+    assert [name in row.damage for row in segments] == [True, False, False, False]
     with pytest.raises(CorruptionError, match=name):
         await broker.admin.subscriptions.peek(NAME, "audit", 1)
-    position, _ = await broker.admin.subscriptions.peek(NAME, "audit", EACH + 1)
+    position, *_ = await broker.admin.subscriptions.peek(NAME, "audit", EACH + 1)
     assert position.ledger_id == topic.log.segment_list.sealed[1].ledger_id
 
 
@@ -141,22 +142,20 @@ async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(ho
     lost = archived.damage(2)
     await broker.admin.topics.unload(NAME)
     report = await broker.admin.archive.repair(here=False)
-    assert (report["segments"], report["repaired"], report["errors"]) == (SEGMENTS, 2, [])
-    [line] = report["damaged"]
+    assert (report.segments, report.repaired, report.errors) == (SEGMENTS, 2, [])
+    [line] = report.damaged
     assert lost in line and str(archived.ledgers[2]) in line and str(NAME) in line
     assert list(house.archive.damaged) == [lost]
     assert damaged not in archived.faults.objects and gone not in archived.faults.objects
     verified = await broker.admin.archive.verify(delete_orphans=False)
-    assert len(verified["damaged"]) == 1 and lost in verified["damaged"][0]
+    assert len(verified.damaged) == 1 and lost in verified.damaged[0]
     loaded = broker.registry.find(NAME)
     assert isinstance(loaded, Topic)
     for number in (0, 1):
         await loaded.log.meta_store.off_bookies(archived.ledgers[number])
         await broker.services.ledgers.delete(archived.ledgers[number])
         assert await loaded.log.read(Position(archived.ledgers[number], 0), 1000)
-    assert (await broker.admin.statistics.stats(NAME))["damagedSegments"][0]["ledgerId"] == archived.ledgers[
-        2
-    ]
+    assert (await broker.admin.statistics.stats(NAME)).damaged_segments[0].ledger_id == archived.ledgers[2]
 
 
 @pytest.mark.parametrize("first_on_bookies", [True, False])
@@ -174,7 +173,7 @@ async def test_a_repair_puts_together_what_is_damaged_in_different_places(
         producer.close()
 
     await in_thread(publish_large)
-    assert (await broker.admin.archive.run(seal=True, here=True))["archived"] == 1
+    assert (await broker.admin.archive.run(seal=True, here=True)).archived == 1
     topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic) and isinstance(house.archive.store, MemoryObjectStore)
     topic.log.tail.clear()
@@ -187,7 +186,7 @@ async def test_a_repair_puts_together_what_is_damaged_in_different_places(
         if segment.ledger_id in bookie.ledgers:
             bookie.flip(segment.ledger_id, 0 if first_on_bookies else 2)
     report = await broker.admin.archive.repair(here=False)
-    assert (report["repaired"], report["errors"], report["damaged"]) == (1, [], [])
+    assert (report.repaired, report.errors, report.damaged) == (1, [], [])
     assert not house.archive.damaged
     await topic.log.meta_store.off_bookies(segment.ledger_id)
     await broker.services.ledgers.delete(segment.ledger_id)
@@ -202,9 +201,36 @@ async def test_an_explanation_says_why_archiving_fails(house: BrokerHouse) -> No
     assert isinstance(house.archive.store, MemoryObjectStore)
     house.archive.store.faults.fail_next("write", Unavailable("the bucket is away"))
     await broker.admin.archive.run(seal=True, here=True)
-    [sealed, _] = (await broker.admin.statistics.explain(NAME))["segments"]
-    assert "tried again" in sealed["bookies"]["why"] and "the bucket is away" in sealed["bookies"]["why"]
-    assert (await broker.admin.archive.run(seal=False, here=True))["archived"] == 1
-    [sealed, _] = (await broker.admin.statistics.explain(NAME))["segments"]
-    assert sealed["bookies"]["by"] == "lag"
+    [sealed, _] = (await broker.admin.statistics.explain(NAME)).segments
+    assert "will be retried" in sealed.bookies.why and "the bucket is away" in sealed.bookies.why
+    assert (await broker.admin.archive.run(seal=False, here=True)).archived == 1
+    [sealed, _] = (await broker.admin.statistics.explain(NAME)).segments
+    assert sealed.bookies.by == "lag"
     await in_thread(client.close)
+
+
+async def test_verifying_measures_the_publish_times_of_segments_of_older_versions(house: BrokerHouse) -> None:
+    archived = await Archived.make(house)
+    topic, broker = archived.topic, archived.broker
+    measured = list(topic.log.segment_list.sealed)
+    assert all(one.publish_max_ms for one in measured)
+    names = [one.ledger_id for one in measured[:2]]
+    for ledger_id in names:  # as before publish times were recorded
+        await topic.log.meta_store.measured(ledger_id, Unmeasured())
+    assert not any(one.publish_max_ms for one in topic.log.segment_list.sealed[:2])
+    archived.damage(1)
+    await broker.admin.topics.unload(NAME)
+    assert len((await broker.admin.archive.verify(delete_orphans=False)).damaged) == 1
+    loaded = broker.registry.find(NAME)
+    assert isinstance(loaded, Topic)
+    found = list(loaded.log.segment_list.sealed)
+    assert found[0] == measured[0] and found[2] == measured[2]
+    assert found[1].publish_max_ms == 0, "a damaged object measures nothing"
+
+
+class Unmeasured(PublishTimes):
+    """Publish times in the record of a segment that an older version archived: none."""
+
+    def __init__(self) -> None:
+        self.min_ms = self.max_ms = 0
+        self.ahead_ms = None  # type: ignore[assignment]

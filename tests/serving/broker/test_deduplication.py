@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from struct import pack
 from typing import Any
 
 import pulsar
 import pytest
 
+from quire.client import Client
+from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.topic.dedup import INACTIVE_MS_MAX
+from quire.serving.topic.lifecycle import upkeep
 from quire.serving.topic.reading import TopicReader
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from tests.frames import with_entry
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
-from tests.serving.session.test_connection import Client, producer
+from tests.serving.session.test_connection import Client as RawClient
+from tests.serving.session.test_connection import producer
 
 TOPIC = "persistent://public/default/dedup"
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -55,12 +61,10 @@ async def test_a_duplicate_is_answered_and_not_written(house: BrokerHouse, batch
     broker = await house.start(deduplication=True)
     url = broker.service_url
     assert await in_thread(lambda: publish(url, range(1, 11), batched=batched)) == -1
-    # The client numbers a batch by its first message and tells of no other.
-    last = 1 if batched else 10
-    assert await in_thread(lambda: publish(url, range(1, 11), batched=batched)) == last
-    assert await in_thread(lambda: publish(url, range(11, 16), batched=batched)) == last
+    assert await in_thread(lambda: publish(url, range(1, 11), batched=batched)) == 10
+    assert await in_thread(lambda: publish(url, range(11, 16), batched=batched)) == 10
     assert await in_thread(lambda: read_all(url)) == [b"%d" % i for i in range(1, 16)]
-    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["deduplicationStatus"] == "Enabled"
+    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC))).deduplication_status == "Enabled"
 
 
 async def test_duplicates_that_come_in_one_read_are_written_once(house: BrokerHouse) -> None:
@@ -187,9 +191,9 @@ def sealed(sequence_id: int, name: str = "c", **more: Any) -> bytes:
     return message.seal(metadata, b"")
 
 
-async def chunking(broker: Broker) -> tuple[Client, int]:
+async def chunking(broker: Broker) -> tuple[RawClient, int]:
     """A raw client with producer 1, and what the broker says was its last message."""
-    client = Client(broker)
+    client = RawClient(broker)
     await client.connect()
     client.send(producer(1, topic=TOPIC, producer_name="c", user_provided_producer_name=True))
     (answer,) = await client.answers(1)
@@ -229,6 +233,60 @@ async def test_batches_count_by_their_highest_number(house: BrokerHouse) -> None
     assert last == 7
 
 
+async def test_a_batch_that_is_stored_in_part_is_refused_in_words(house: BrokerHouse) -> None:
+    """It is neither stored, which would repeat 3 and 4, nor answered, which would lose 5 and 6."""
+    broker = await house.start(deduplication=True)
+    url = broker.service_url
+    assert await in_thread(lambda: publish(url, range(1, 5), batched=True)) == -1
+    results: list[pulsar.Result] = []
+
+    def overlap() -> None:
+        client = pulsar.Client(url, logger=QUIET)
+        producer = client.create_producer(
+            TOPIC, producer_name="p", batching_enabled=True, batching_max_publish_delay_ms=5000
+        )
+        for number in range(3, 7):
+            producer.send_async(b"%d" % number, lambda result, _: results.append(result), sequence_id=number)
+        with pytest.raises(pulsar.ChecksumError):
+            producer.flush()
+        producer.send_async(b"7", lambda result, _: results.append(result), sequence_id=7)  # it goes on
+        producer.flush()
+        client.close()
+
+    await in_thread(overlap)
+    assert results == [*4 * [pulsar.Result.ChecksumError], pulsar.Result.Ok]
+    assert await in_thread(lambda: read_all(url)) == [b"1", b"2", b"3", b"4", b"7"]
+
+    client, last = await chunking(broker)
+    assert last == -1
+    for low, high in ((1, 4), (3, 6)):
+        entry = sealed(low, num_messages_in_batch=4, highest_sequence_id=high)
+        client.send(*commands.send(1, low, 4, entry, highest_sequence_id=high))
+    _, answer = await client.answers(2)
+    assert isinstance(answer.body, pb.CommandSendError)
+    assert "starts at or before sequence id 4" in answer.body.message
+
+
+async def test_a_batch_that_begins_with_zero_takes_no_numbers_of_later_ones(house: BrokerHouse) -> None:
+    """The stock client takes 0 for none: a run that begins again puts a number of its own before 1, 2, 3."""
+    url = (await house.start(deduplication=True)).service_url
+    for numbers in (range(5), range(10), range(10, 14), range(14, 18)):
+        await in_thread(lambda numbers=numbers: publish(url, numbers, batched=True))
+    assert {int(one) for one in await in_thread(lambda: read_all(url))} == set(range(18))
+
+
+async def test_the_own_client_ends_a_batch_where_the_topic_does(house: BrokerHouse) -> None:
+    """A program that begins again at its first number loses nothing and repeats nothing."""
+    broker = await house.start(deduplication=True)
+    for count in (5, 10):
+        async with Client(broker.service_url) as own, own.producer(TOPIC, name="p") as producer:
+            taken = [await producer.enqueue(b"%d" % number, sequence_id=number) for number in range(count)]
+            for one in taken:
+                await one
+            assert producer.in_flight == 0
+    assert await in_thread(lambda: read_all(broker.service_url)) == [b"%d" % i for i in range(10)]
+
+
 async def test_nobody_puts_another_ones_number_into_the_log(house: BrokerHouse) -> None:
     """What a load learns from the log must be what was admitted: else the other's next message would be dropped."""
     broker = await house.start(deduplication=True)
@@ -250,13 +308,53 @@ async def test_nobody_puts_another_ones_number_into_the_log(house: BrokerHouse) 
         body = answer.body
         assert isinstance(body, pb.CommandSendError)
         assert (body.producer_id, body.sequence_id, body.error) == (1, number, pb.ChecksumError)
-        assert "producer c names another one" in body.message
+        assert "producer c names another producer" in body.message
     await house.kill(broker)
     broker = await house.start(deduplication=True)
-    other = Client(broker)
+    other = RawClient(broker)
     await other.connect()
     other.send(producer(1, topic=TOPIC, producer_name="victim"))
     (answer,) = await other.answers(1)
     assert answer.body.last_sequence_id == -1  # type: ignore[attr-defined]
     _, last = await chunking(broker)
     assert last == 9
+
+
+async def test_what_was_trimmed_is_still_a_duplicate_after_a_crash(house: BrokerHouse) -> None:
+    """Nothing but a snapshot remembers what is not in the log any more."""
+    broker = await house.start(deduplication=True, retention_ms=0, retention_bytes=0)
+    await in_thread(lambda: publish(broker.service_url, range(1, 11)))
+    topic = await broker.registry.open_persistent(TopicName.parse(TOPIC))
+    await topic.log.writing.roll()  # type: ignore[misc]
+    (row, _) = (await broker.admin.statistics.explain(TopicName.parse(TOPIC))).segments
+    assert [one.by for one in row.kept_by] == ["deduplication"]
+
+    trimmed = 0
+    async with asyncio.timeout(30):
+        while not trimmed:  # the first time it asks for a snapshot
+            trimmed = await upkeep.trim(topic)
+            await asyncio.sleep(0)
+    assert trimmed == 1 and topic.log.segment_list.sealed == []
+
+    await house.kill(broker)
+    broker = await house.start(deduplication=True)
+    assert await in_thread(lambda: publish(broker.service_url, range(8, 13))) == 10
+    assert await in_thread(lambda: read_all(broker.service_url)) == [b"11", b"12"]
+
+
+async def test_a_segment_stays_while_its_snapshot_is_not_durable(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start(deduplication=True, retention_ms=0, retention_bytes=0)
+    await in_thread(lambda: publish(broker.service_url, range(1, 11)))
+    topic = await broker.registry.open_persistent(TopicName.parse(TOPIC))
+    assert topic.log.dedup is not None
+    await topic.log.writing.roll()  # type: ignore[misc]
+    asked: list[Callable[[QuireError | None], None]] = []
+    monkeypatch.setattr(topic.log.dedup_log, "put", lambda _topic, _snapshot, done: asked.append(done))
+    assert [await upkeep.trim(topic) for _ in range(3)] == [0, 0, 0]
+    (done,) = asked  # one snapshot, however often it is looked at
+    done(Unavailable("the state log is dead"))
+    assert await upkeep.trim(topic) == 0
+    done(None)
+    assert await upkeep.trim(topic) == 1

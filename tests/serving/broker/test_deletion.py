@@ -16,6 +16,7 @@ from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
 from quire.serving.policy.strategy import Strategy
+from quire.serving.registry import topic_deletion
 from quire.serving.schema.definition import Definition
 from quire.wire import commands
 from tests.serving.conftest import BrokerHouse
@@ -69,7 +70,7 @@ async def furnish(broker: Broker) -> None:
 async def assert_nothing_is_left(broker: Broker) -> None:
     """To a new topic of that name."""
     await broker.registry.create(NAME)
-    assert await broker.admin.policies.of_topic(NAME) == Policies()
+    assert await broker.admin.policies.own(NAME) == Policies()
     assert await broker.registry.schemas.find(NAME) is None
     assert await broker.admin.subscriptions.names(NAME) == []
     topic = await broker.registry.open_persistent(NAME)
@@ -141,7 +142,7 @@ async def test_nothing_is_put_beside_a_topic_that_is_being_deleted(house: Broker
     going, may_go = asyncio.Event(), asyncio.Event()
 
     async def forget() -> None:
-        await broker.deletion._forget(NAME)
+        await topic_deletion._forget(broker.registry, NAME)
         going.set()
         await may_go.wait()
 
@@ -155,3 +156,33 @@ async def test_nothing_is_put_beside_a_topic_that_is_being_deleted(house: Broker
     await deletion
     await broker.registry.unload(NAME)
     await assert_nothing_is_left(broker)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_topics_of_two_domains_share_nothing_but_a_name(broker: Broker, partitions: int) -> None:
+    """Neither obeys the policies of the other, nor takes them along when it is deleted."""
+    other = NAME._replace(domain="non-persistent")
+    policies, schemas = broker.registry.policies, broker.registry.schemas
+
+    async def delete(name: TopicName) -> None:
+        await broker.registry.create(name, partitions)
+        if partitions:
+            await broker.deletion.delete_partitioned(name)
+        else:
+            await broker.admin.topics.delete(name)
+
+    for name, ttl_ms, schema in ((NAME, 1000, SCHEMA), (other, 2000, Definition("INT32", b""))):
+        await policies.change(name, lambda old, ttl_ms=ttl_ms: replace(old, message_ttl_ms=ttl_ms))
+        await schemas.add(name, schema, Strategy.FULL)
+    assert (await policies.of(NAME)).message_ttl_ms == 1000
+    assert (await policies.of(other)).message_ttl_ms == 2000
+
+    await delete(other)
+    assert (await policies.own(other), await schemas.find(other)) == (Policies(), None)
+    assert (await policies.own(NAME)).message_ttl_ms == 1000
+    assert await schemas.number_of(NAME, SCHEMA) == 0
+
+    await policies.change(other, lambda old: replace(old, message_ttl_ms=3000))
+    await delete(NAME)
+    assert (await policies.own(NAME), await schemas.find(NAME)) == (Policies(), None)
+    assert (await policies.own(other)).message_ttl_ms == 3000

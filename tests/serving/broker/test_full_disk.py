@@ -56,7 +56,7 @@ async def consume(client: Client, count: int, subscription: str) -> list[int]:
 
 
 async def backlog(broker: Broker, subscription: str) -> int:
-    return int((await broker.admin.statistics.stats(NAME))["subscriptions"][subscription]["msgBacklog"])
+    return int((await broker.admin.statistics.stats(NAME)).subscriptions[subscription].msg_backlog)
 
 
 async def published_again(client: Client, payload: bytes) -> None:
@@ -74,10 +74,10 @@ async def test_who_publishes_hears_of_it_at_once(house: BrokerHouse, broker: Bro
     async with mine.producer(TOPIC) as producer:
         await producer.send(b"0")
         fill(house)
-        with pytest.raises(PublishUnknown, match="takes no messages now: the disk is full"):
+        with pytest.raises(PublishUnknown, match="accepts no messages now: the disk is full"):
             await asyncio.wait_for(producer.send(b"1"), SOON_S)
         for topic in (TOPIC, f"{TOPIC}-new"):
-            with pytest.raises(NotStorable, match=f"{topic} takes no messages now: the disk is full"):
+            with pytest.raises(NotStorable, match=f"{topic} accepts no messages now: the disk is full"):
                 await asyncio.wait_for(mine.producer(topic).start(), SOON_S)
         fill(house, False)
         await producer.send(b"2")  # the same producer, attached again by itself

@@ -18,6 +18,7 @@ from quire.security.security import make_security
 from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
+from quire.serving.registry import topic_deletion
 from quire.serving.subscription import limits as subscription_limits
 from quire.serving.topic import producers
 from quire.wire import commands
@@ -51,10 +52,10 @@ async def connected(broker: Broker) -> Client:
     return client
 
 
-def shared(number: int, subscription: str = "s0") -> bytes:
+def shared(number: int, subscription: str = "s0", topic: str = TOPIC) -> bytes:
     return commands.subscribe(
         pb.CommandSubscribe(
-            topic=TOPIC,
+            topic=topic,
             subscription=subscription,
             subType=pb.CommandSubscribe.Shared,
             consumer_id=number,
@@ -100,7 +101,7 @@ async def test_the_server_bears_so_many(house: BrokerHouse, monkeypatch: pytest.
     for number in (1, 2):
         await let_in(client, shared(number), producer(number, producer_id=number))
     for frame, code in ((shared(3), pb.ConsumerBusy), (producer(4, producer_id=4), pb.ProducerBusy)):
-        assert "takes no more" in await refused(client, frame, code)
+        assert "which is the limit" in await refused(client, frame, code)
     await broker.admin.subscriptions.delete(NAME, "s1")
     await broker.admin.subscriptions.create(NAME, "s2", EARLIEST)
 
@@ -149,6 +150,18 @@ async def test_one_too_many_is_refused_and_counted(house: BrokerHouse, level: st
 def close_consumer(number: int) -> bytes:
     body = pb.CommandCloseConsumer(consumer_id=number, request_id=number)
     return commands.frame(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=body))
+
+
+async def test_a_non_persistent_topic_has_so_many_subscriptions(house: BrokerHouse) -> None:
+    topic = "non-persistent://public/default/brief"
+    broker = await house.start()
+    await prescribe(broker, subscriptions_max=2)
+    client = await connected(broker)
+    await let_in(client, shared(1, "s0", topic), shared(2, "s1", topic), shared(3, "s1", topic))
+    assert "has 2 subscriptions" in await refused(client, shared(4, "s2", topic), pb.NotAllowedError)
+    assert count(broker, "subscriptions_per_topic") == 1
+    await prescribe(broker, TopicName.parse(topic), subscriptions_max=3)
+    await let_in(client, shared(5, "s2", topic))
 
 
 async def test_zero_lifts_the_limit_of_the_level_above(house: BrokerHouse) -> None:
@@ -201,7 +214,7 @@ async def test_a_namespace_has_so_many_topics(house: BrokerHouse) -> None:
     await refused(client, producer(6, 6, "another"), pb.NotAllowedError)
     await prescribe(broker, topics_max=1)
     await let_in(client, producer(7, 7, "one"))
-    await broker.deletion.delete(TopicName.parse("one"))
+    await topic_deletion.delete(broker.registry, TopicName.parse("one"))
     await prescribe(broker, topics_max=None)
     with pytest.raises(TooMany):
         await make("again")

@@ -14,14 +14,17 @@ from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
+from quire.serving.policy.namespaces import DOMAINS
+from quire.serving.policy.strategy import Strategy
+from quire.serving.schema.definition import Definition
 from tests.serving.conftest import BrokerHouse
 
 TOPIC = "persistent://public/passing/t"
 NAME = TopicName.parse(TOPIC)
 FOLDERS = (
-    paths.policies_of("public", "passing"),
     paths.state_logs_of("public", "passing"),
-    *paths.schema_folders("public", "passing"),
+    *(paths.policies_of("public", "passing", domain) for domain in DOMAINS),
+    *(folder for domain in DOMAINS for folder in paths.schema_folders("public", "passing", domain)),
 )
 
 
@@ -49,7 +52,10 @@ async def test_nothing_stays_of_a_namespace(house: BrokerHouse) -> None:
     broker = await house.start()
     before = await ledgers_of(broker)
     await use(broker)
-    assert await left_of(broker), "its state log"
+    passing = NAME._replace(domain="non-persistent")  # with policies and a schema, though it was never used
+    await broker.registry.policies.change(passing, lambda old: replace(old, message_ttl_ms=1000))
+    await broker.registry.schemas.add(passing, Definition("STRING", b""), Strategy.FULL)
+    assert len(await left_of(broker)) == 3, "its state log, and these"
     await broker.namespaces.delete("public", "passing")
     assert await left_of(broker) == []
     for _ in range(100):

@@ -13,11 +13,11 @@ import pytest
 from quire.metadata.store import Node
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
-from quire.serving.cluster.catalogue import NoPartition
-from quire.serving.cluster.fan_out import PartitionAnswers, TopicRequest
-from quire.serving.cluster.partitioned import GROWN_MS
 from quire.serving.model.ports import LATEST
 from quire.serving.names import TopicName
+from quire.serving.operations.fan_out import PartitionAnswers, TopicRequest
+from quire.serving.operations.partitioned import GROWN_MS
+from quire.serving.registry.catalogue import NoPartition
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
@@ -61,14 +61,14 @@ async def publish(broker: Broker, partitions: Iterable[int], count: int = 1) -> 
 
 async def backlogs(broker: Broker, subscription: str) -> list[int | None]:
     """Of each partition that was used; None where there is no such subscription."""
-    shown = (await broker.admin.statistics.stats(NAME))["partitions"]
-    found = (one["subscriptions"].get(subscription) for _, one in sorted(shown.items()))
-    return [None if one is None else one["msgBacklog"] for one in found]
+    shown = (await broker.admin.statistics.stats(NAME)).partitions
+    found = (one.subscriptions.get(subscription) for _, one in sorted(shown.items()))
+    return [None if one is None else one.msg_backlog for one in found]
 
 
 def before_prepared(broker: Broker, act: Callable[[], Awaitable[object]]) -> None:
     """Do `act` once, in the moment when a growth has seen which subscriptions there are."""
-    each, waiting = broker.fan_out.each, [act]
+    each, waiting = broker.fan_out.ask_partitions, [act]
 
     async def seen(
         names: Iterable[TopicName], request: TopicRequest[Any], refusals: Any = ()
@@ -78,7 +78,7 @@ def before_prepared(broker: Broker, act: Callable[[], Awaitable[object]]) -> Non
             await waiting.pop()()
         return found
 
-    broker.fan_out.each = seen  # type: ignore[assignment]
+    broker.fan_out.ask_partitions = seen  # type: ignore[assignment]
 
 
 # -- growing -----------------------------------------------------------------------------------------------
@@ -135,14 +135,14 @@ async def test_growth_that_was_interrupted_shows_nothing_and_is_taken_up_again(
     assert await broker.sessions.topics.names("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
     await house.kill(broker)
     broker = await house.start()
-    with pytest.raises(ConfigurationError, match="is being given 3"):
+    with pytest.raises(ConfigurationError, match="is growing to 3"):
         await broker.partitioned.grow(NAME, 2)
     await broker.partitioned.grow(NAME, 4)
     assert await broker.fan_out.partitions(NAME) == 4
     await publish(broker, range(1, 4))
     assert await backlogs(broker, "a") == await backlogs(broker, "b") == [0, 1, 1, 1]
     await broker.partitioned.grow(NAME, 4)
-    with pytest.raises(ConfigurationError, match="only be more"):
+    with pytest.raises(ConfigurationError, match="can only be increased"):
         await broker.partitioned.grow(NAME, 3)
 
 
@@ -210,7 +210,7 @@ async def test_a_subscription_that_others_were_told_of_stays_though_one_that_ask
 ) -> None:
     """Both find that it is not there. What is published once one has it is kept though the other's check fails."""
     await broker.registry.create(NAME, 1)
-    checked, both_check, refused = broker.partitioned.subscribed, asyncio.Event(), asyncio.Event()
+    checked, both_check, refused = broker.partitioned.extend_subscription, asyncio.Event(), asyncio.Event()
     asked = 0
 
     async def fails_late(*args: Any, **kwargs: Any) -> None:
@@ -224,7 +224,7 @@ async def test_a_subscription_that_others_were_told_of_stays_though_one_that_ask
             await both_check.wait()
         await checked(*args, **kwargs)
 
-    monkeypatch.setattr(broker.partitioned, "subscribed", fails_late)
+    monkeypatch.setattr(broker.partitioned, "extend_subscription", fails_late)
     client = Client(broker)
     await client.connect()
     client.send(subscribe(1, 0), subscribe(2, 0, consumer_id=2))
@@ -252,7 +252,7 @@ async def test_what_a_growth_made_is_not_taken_back_for_one_who_subscribes_later
     async def fails(*_: Any, **__: Any) -> None:
         raise QuireError("no")
 
-    monkeypatch.setattr(broker.partitioned, "subscribed", fails)
+    monkeypatch.setattr(broker.partitioned, "extend_subscription", fails)
     client.send(subscribe(2, 1, consumer_id=2))
     await client.answers(1)
     assert await backlogs(broker, "late") == [0, 3]
@@ -313,8 +313,8 @@ async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> 
         with pytest.raises(NotFound):
             await two.broker.admin.subscriptions.delete(NAME, "audit")
         assert len(await one.broker.admin.topics.terminate_partitions(NAME)) == 12
-        assert (await two.broker.admin.topics.compaction_status(NAME))["status"] == "NOT_RUN"
-        assert len((await two.broker.admin.statistics.partitioned_internal(NAME))["partitions"]) == 12
+        assert (await two.broker.admin.topics.compaction_status(NAME)).status == "NOT_RUN"
+        assert len((await two.broker.admin.statistics.partitioned_internal(NAME)).partitions) == 12
         with_consumer = await in_thread(lambda: client.subscribe(TOPIC, "billing"))
         for member in (one, two):
             with pytest.raises(InUse):
@@ -429,11 +429,11 @@ class Growing:
         await self.broker.partitioned.grow(NAME, count)
 
     async def check(self) -> None:
-        shown = (await self.broker.admin.statistics.stats(NAME))["partitions"]
+        shown = (await self.broker.admin.statistics.stats(NAME)).partitions
         for name, before in self.before.items():
             for partition, sent in self.published.items():
-                stats = shown[f"{TOPIC}-partition-{partition}"]["subscriptions"].get(name)
-                waits = -1 if stats is None else stats["msgBacklog"]
+                stats = shown[f"{TOPIC}-partition-{partition}"].subscriptions.get(name)
+                waits = -1 if stats is None else stats.msg_backlog
                 assert waits >= sent - before.get(partition, 0), (name, partition)
 
 

@@ -20,8 +20,8 @@ def subscribe(number: int, name: str, team: str) -> bytes:
 
 async def teams(broker: Broker, subscription: str) -> list[str | None]:
     """Of each partition that was used."""
-    shown = (await broker.admin.statistics.stats(NAME))["partitions"]
-    found = (one["subscriptions"][subscription]["subscriptionProperties"] for _, one in sorted(shown.items()))
+    shown = (await broker.admin.statistics.stats(NAME)).partitions
+    found = (one.subscriptions[subscription].subscription_properties for _, one in sorted(shown.items()))
     return [properties.get("team") for properties in found]
 
 

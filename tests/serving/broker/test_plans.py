@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.spark_source.plan import what_lacks
+from quire.serving.operations.statistics import ReadPlan
+from quire.serving.topic.lifecycle import upkeep
+from quire.spark_source.plan import find_gap
 from quire.wire import commands
 from tests.serving.conftest import BrokerHouse
 from tests.serving.ownership.cluster import until
@@ -67,8 +69,8 @@ async def several_segments(broker: Broker, count: int) -> None:
     await until(lambda: len(topic.log.segments()) >= count)
 
 
-def rows(plan: dict[str, Any]) -> list[tuple[int, int]]:
-    return [(one["ledger_id"], one["first_index"]) for one in plan["segments"]]
+def rows(plan: ReadPlan) -> list[tuple[int, int]]:
+    return [(one.ledger_id, one.first_index) for one in plan.segments]
 
 
 async def test_plans_are_whole_while_a_topic_rolls_is_archived_and_trimmed(
@@ -84,10 +86,10 @@ async def test_plans_are_whole_while_a_topic_rolls_is_archived_and_trimmed(
     for number in range(PLANS):
         plan = await broker.admin.statistics.segments(NAME)
         seen.update(rows(plan))
-        lacking += filter(None, [what_lacks(plan)])
+        lacking += filter(None, [find_gap(to_builtins(plan))])
         if number % 60 == 30:
             await broker.admin.archive.run(seal=False, here=True)
-            trimmed += await topic.upkeep.trim(topic)
+            trimmed += await upkeep.trim(topic)
         assert time.monotonic() < deadline, f"{number} plans in a minute"
         await asyncio.sleep(0.001)
     assert not lacking
@@ -108,9 +110,9 @@ async def test_a_segment_that_rolls_while_the_bookies_are_asked_is_in_the_plan(
 
     monkeypatch.setattr(broker.services.ledgers, "is_flushed", is_flushed)
     plan = await broker.admin.statistics.segments(NAME)
-    assert not what_lacks(plan)
-    assert plan["end"]["ledger"] == plan["segments"][-1]["ledger_id"]
-    ledgers = [one["ledgerId"] for one in (await broker.admin.statistics.internal(NAME))["ledgers"]]
+    assert not find_gap(to_builtins(plan))
+    assert plan.end.ledger == plan.segments[-1].ledger_id
+    ledgers = [one.ledger_id for one in (await broker.admin.statistics.internal(NAME)).ledgers]
     assert ledgers == sorted(ledgers)
     views = [view.ledger_id for view in topic.log.segments()]
     assert ledgers == views[: len(ledgers)], "none is left out"

@@ -35,7 +35,7 @@ class Other(Record):  # type: ignore[misc]
 
 
 async def number_of_versions(broker: Broker, topic: str) -> int:
-    return len(await broker.registry.schemas.versions(TopicName.parse(topic)))
+    return len([one async for one in broker.registry.schemas.versions(TopicName.parse(topic))])
 
 
 def avro(record: type) -> object:

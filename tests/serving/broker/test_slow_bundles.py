@@ -12,8 +12,8 @@ from quire.ledger.state_log import StateLog
 from quire.metadata import paths
 from quire.metadata.records import Policies
 from quire.metadata.store import Node
-from quire.serving.cluster import bundles
 from quire.serving.names import TopicName
+from quire.serving.registry import bundles
 from tests.serving.conftest import BrokerHouse
 
 SLOTS = 2

@@ -7,9 +7,10 @@ import uuid
 import pulsar
 import pytest
 
+from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
+from quire.serving.registry.topic_loader import subscriptions_of
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 WAIT_MS = 10_000
@@ -63,8 +64,8 @@ async def test_batches_in_every_compression(broker: Broker, client: pulsar.Clien
 
     await in_thread(work)
     stats = await broker.admin.statistics.internal(TopicName.parse(topic))
-    assert stats["numberOfMessages"] == 1000
-    assert stats["numberOfEntries"] < 1000
+    assert stats.number_of_messages == 1000
+    assert stats.number_of_entries < 1000
 
 
 async def test_receipts_come_in_order(client: pulsar.Client) -> None:
@@ -125,8 +126,8 @@ async def test_partitioned_topic(broker: Broker, client: pulsar.Client) -> None:
     listed = await broker.fan_out.topics("public", "default", "persistent")
     assert [f"{topic}-partition-{i}" for i in range(3)] == [name for name in listed if name.startswith(topic)]
     stats = await broker.admin.statistics.stats(TopicName.parse(topic))
-    assert stats["msgInCounter"] == 30
-    assert [one["msgInCounter"] for one in stats["partitions"].values()] == [10, 10, 10]
+    assert stats.msg_in_counter == 30
+    assert [one.msg_in_counter for one in stats.partitions.values()] == [10, 10, 10]
 
 
 async def test_topics_by_pattern(broker: Broker, client: pulsar.Client) -> None:
@@ -157,6 +158,17 @@ async def test_exclusive_producer_keeps_others_out(client: pulsar.Client) -> Non
         client.create_producer(topic).send(b"now")
 
     await in_thread(work)
+
+
+async def test_a_generated_name_leaves_room_for_a_message(house: BrokerHouse, client: pulsar.Client) -> None:
+    """Applications that leave 32 bytes for what a client adds publish messages of all sizes that Pulsar takes."""
+    producer = await in_thread(lambda: client.create_producer("t", batching_enabled=False))
+    await in_thread(lambda: producer.send(bytes(MESSAGE_BYTES_MAX - 32)))
+    name = producer.producer_name()
+    assert len(name) <= len("standalone-0000-12")
+    house.port = 0
+    other = await house.start()
+    assert other.sessions.topics.new_producer_name().rpartition("-")[0] != name.rpartition("-")[0]
 
 
 async def test_a_producer_name_is_used_once(client: pulsar.Client) -> None:
@@ -208,8 +220,8 @@ async def test_unload_moves_clients_without_loss(broker: Broker, client: pulsar.
         b"after %d" % i for i in range(5)
     ]
     stats = await broker.admin.statistics.internal(TopicName.parse(topic))
-    assert [row["state"] for row in stats["ledgers"]][-1] == "active"
-    assert len(stats["ledgers"]) == 2
+    assert [row.state for row in stats.ledgers][-1] == "active"
+    assert len(stats.ledgers) == 2
 
 
 async def test_rolled_segments_are_one_topic(house: BrokerHouse) -> None:
@@ -231,9 +243,9 @@ async def test_rolled_segments_are_one_topic(house: BrokerHouse) -> None:
 
     assert await in_thread(work) == [b"%05d" % i for i in range(500)]
     stats = await broker.admin.statistics.internal(TopicName.parse(topic))
-    assert len(stats["ledgers"]) > 5
-    assert sum(row["messages"] for row in stats["ledgers"]) == 500
-    firsts = [row["firstIndex"] for row in stats["ledgers"]]
+    assert len(stats.ledgers) > 5
+    assert sum(row.messages for row in stats.ledgers) == 500
+    firsts = [row.first_index for row in stats.ledgers]
     assert firsts == sorted(firsts)
 
 
@@ -257,10 +269,10 @@ async def test_archived_segments_are_read_back(house: BrokerHouse) -> None:
 
     await in_thread(publish)
     report = await broker.admin.archive.run(seal=True, here=True)
-    assert (report["archived"], report["failed"]) == (1, 0)
+    assert (report.archived, report.failed) == (1, 0)
     await broker.admin.archive.run(seal=False, here=True)
-    rows = (await broker.admin.statistics.internal(TopicName.parse(topic)))["ledgers"]
-    assert [row["state"] for row in rows] == ["released", "active"]
+    rows = (await broker.admin.statistics.internal(TopicName.parse(topic))).ledgers
+    assert [row.state for row in rows] == ["released", "active"]
     await broker.admin.topics.unload(TopicName.parse(topic))
     assert await in_thread(read) == [b"%d" % i for i in range(50)]
 
@@ -297,7 +309,7 @@ async def test_a_restart_keeps_everything(house: BrokerHouse, how: str) -> None:
 
     assert await in_thread(after) == [b"%d" % i for i in range(10, 21)]
     stats = await broker.admin.statistics.internal(TopicName.parse(topic))
-    assert stats["numberOfMessages"] == 21
+    assert stats.number_of_messages == 21
 
 
 async def test_deleted_topic_begins_anew(broker: Broker, client: pulsar.Client) -> None:
@@ -316,7 +328,7 @@ async def test_deleted_topic_begins_anew(broker: Broker, client: pulsar.Client) 
     await broker.admin.topics.delete(TopicName.parse(topic))
     assert topic not in await broker.fan_out.topics("public", "default", "persistent")
     assert await in_thread(use) == [b"one"]
-    assert (await broker.admin.statistics.internal(TopicName.parse(topic)))["numberOfMessages"] == 1
+    assert (await broker.admin.statistics.internal(TopicName.parse(topic))).number_of_messages == 1
 
 
 async def test_terminated_topic_takes_no_producer(broker: Broker, client: pulsar.Client) -> None:

@@ -108,7 +108,7 @@ async def test_each_part_of_a_topic_shows_what_others_wrote_as_text(
         page.open(NAME)
         page.see("Messages in", "Producers", EVIL)
         page.click("Segments")
-        page.see("Why they are still here", "it is written to", "What Spark reads")
+        page.see("Why they are still here", "it is the active segment", "What Spark reads")
         page.click("Subscriptions")
         page.see(EVIL, "Gets nothing, because", "no permits", "Pulsar-CPP")
         page.click("Messages")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from quire.cli.parts import listen, url_of
 from quire.gateway.gateway import Gateway
 from quire.metadata import paths
 from quire.metadata.records import BrokerRecord, encode
+from quire.process.listeners import listen, url_of
 from quire.security.security import Security
 from quire.testing.metadata import MemoryStore
 from quire.wire import commands

@@ -10,8 +10,8 @@ import pulsar
 import pytest
 from aiohttp import web
 
-from quire.cli.parts import listen, url_of
 from quire.client import EARLIEST, Client
+from quire.process.listeners import listen, url_of
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from tests.client.conftest import QUICK

@@ -12,15 +12,16 @@ import aiohttp
 import pulsar
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
-from quire.cli.parts import listen, url_of
 from quire.metadata.records import Policies
+from quire.process.listeners import listen, url_of
 from quire.runtime.member import DOCTOR, SUPPORT
 from quire.security.configuration import AuthorizationConfiguration, Credentials
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from tests.serving.conftest import QUIET, BrokerHouse, in_thread
-from tests.serving.security import PASSWORD, audit, security, token
+from tests.serving.security import PASSWORD, audit, configuration, security, token
 
 from .conftest import Front
 
@@ -121,6 +122,30 @@ async def test_who_speaks_for_others_does_not_come_in_here(proxy: Front) -> None
         await produce(proxy, by_token("gateway"), 1)
 
 
+async def test_what_is_forbidden_anonymously_is_unauthorized(broker: Broker, tmp_path: Path) -> None:
+    """As without a gateway: the broker itself sees a named role there."""
+    folder = tmp_path / "gateway"
+    folder.mkdir()
+    own = Credentials(method="token", token=token("gateway"))
+    rules = AuthorizationConfiguration(proxies=("gateway",))
+    known = replace(configuration(folder).authentication, anonymous_role="guest")
+    front = Front(security(folder, client=own, authorization=rules, authentication=known))
+    granted = {"guest": ("produce", "consume"), "gateway": ("produce", "consume")}
+    async for proxy in front_of(broker, front):
+        async with aiohttp.ClientSession() as session:
+            for path in (STATS, "/admin/v2/tenants", f"{DOCTOR}?here=true"):
+                async with session.get(proxy.http_url + path) as answer:
+                    assert answer.status == 401 and "Bearer" in answer.headers["WWW-Authenticate"], path
+                    assert (await answer.json())["reason"]
+                named = {"Authorization": f"Bearer {token('nobody')}"}
+                async with session.get(proxy.http_url + path, headers=named) as answer:
+                    assert answer.status == 403, path
+        await broker.namespaces.change("public", "default", lambda _: Policies(permissions=granted))
+        await produce(proxy, None)
+        async with aiohttp.ClientSession() as session, session.get(proxy.http_url + STATS) as answer:
+            assert answer.status == 200
+
+
 async def test_rest(proxy: Front, tmp_path: Path) -> None:
     await produce(proxy, by_token("app"))
     asked: list[tuple[dict[str, str], int]] = [
@@ -214,6 +239,7 @@ async def test_the_console_is_there_before_log_in_and_asks_by_the_gateway(proxy:
         for path in ("/console", "/console/", "/console/js/app.js"):
             async with session.get(proxy.http_url + path) as answer:
                 assert answer.status == 200 and "Content-Security-Policy" in answer.headers, path
+                assert b"quire" in (await answer.read()).lower(), "compressed as the broker sends it"
         async with session.get(proxy.http_url + "/console/../quire/v1/whoami") as answer:
             assert answer.status == 401
         headers = {"Authorization": f"Bearer {token('app')}"}
@@ -233,6 +259,9 @@ async def test_another_sites_page_changes_nothing(proxy: Front) -> None:
         ):
             async with session.put(subscription, headers={**own, **headers}) as answer:
                 assert answer.status == expected, await answer.text()
+            lookup = STATS.replace("/stats", "2/partitions?checkAllowAutoCreation=true")
+            async with session.get(proxy.http_url + lookup, headers={**own, **headers}) as answer:
+                assert answer.status == {204: 200}.get(expected, expected), "it creates topics"
 
 
 @pytest.mark.parametrize("path", [DOCTOR, SUPPORT])

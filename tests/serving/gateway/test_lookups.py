@@ -46,6 +46,19 @@ async def test_a_redirect_is_followed_here(front: Front, script: Any) -> None:
     assert second.received[-1].body.authoritative, "the second broker must know that it was named"
 
 
+async def test_requests_at_the_same_time_share_a_connection_to_a_broker(front: Front, script: Any) -> None:
+    second = await script(*[owner("pulsar://owner:6650")] * 3)
+    first = await script(*[redirect(second.url)] * 3)
+    await front.register("a", first.url)
+    raw = await front.lookups()
+    await front.register("b", second.url)
+    raw.write(b"".join(commands.ask_lookup(request_id, TOPIC) for request_id in range(3)))
+    answers: list[Any] = [(await raw.next()).body for _ in range(3)]
+    assert {one.request_id for one in answers} == {0, 1, 2}
+    assert {one.brokerServiceUrl for one in answers} == {"pulsar://owner:6650"}
+    assert second.arrived.qsize() == 1, "the gateway would close no other one with the client's connection"
+
+
 async def test_a_redirect_to_a_dead_broker_is_asked_anew(front: Front, script: Any) -> None:
     gone, new = await script(), await script(owner("pulsar://owner:6650"))
     first = await script(redirect(gone.url), redirect(new.url))

@@ -37,7 +37,7 @@ async def test_only_registered_brokers_are_reached(front: Front, script: Any) ->
     client = await front.connect(host_and_port(broker.url))
     answer = await client.next()
     assert answer.kind == pb.BaseCommand.ERROR
-    assert "no registered broker" in answer.body.message  # type: ignore[attr-defined]
+    assert "not a registered broker" in answer.body.message  # type: ignore[attr-defined]
     with pytest.raises(EOFError):
         await client.next()
     assert not broker.received
@@ -56,7 +56,7 @@ async def test_a_client_of_a_broker_that_died_is_held_until_its_session_is_over(
 async def test_a_broker_that_is_gone_is_told_as_try_again(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.gateway.connection.DIAL_S_MAX", 0.0)
+    monkeypatch.setattr("quire.gateway.lookups.DIAL_S_MAX", 0.0)
     await front.register("a", "pulsar://127.0.0.1:1")
     client = await front.connect("127.0.0.1:1")
     assert (await client.next()).body.error == pb.ServiceNotReady  # type: ignore[attr-defined]

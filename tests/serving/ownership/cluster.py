@@ -17,7 +17,7 @@ from quire.runtime.clock import SystemClock
 from quire.security.security import Security
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
-from quire.serving.cluster.ownership import ClusterOwnership
+from quire.serving.ownership.cluster_ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 from quire.testing.cluster import MemoryCluster
@@ -75,7 +75,7 @@ class Member:
         self.store.get = get  # type: ignore[method-assign]
 
     def topics(self) -> list[str]:
-        return sorted(topic.name for topic in self.broker.registry.loaded())
+        return sorted(topic.name for topic in self.broker.registry.persistent())
 
 
 class Brokers:

@@ -11,6 +11,7 @@ import pytest
 
 from quire.runtime.clock import SystemClock
 from quire.testing.objects import MemoryObjectStore
+from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member
@@ -20,7 +21,8 @@ TOPICS = [f"persistent://public/default/topic-{index}" for index in range(12)]
 
 @pytest.fixture
 async def brokers() -> AsyncIterator[Brokers]:
-    made = Brokers(archive=Archive(MemoryObjectStore(), SystemClock()))
+    made = Brokers()
+    made.archive = Archive(TrustedPlace(MemoryObjectStore(), made.cluster.store), SystemClock())
     yield made
     await made.close()
 

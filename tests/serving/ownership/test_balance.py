@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.serving.cluster.balance import LAG_S, SLACK, Balancer, least_loaded, unfit
+from quire.serving.ownership.balance import LAG_S, SLACK, Balancer, least_loaded, unfit
 
 
 def looks(

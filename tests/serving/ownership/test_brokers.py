@@ -13,10 +13,10 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import NotFound, Unavailable
-from quire.serving.cluster import shedding
-from quire.serving.cluster.bundles import Bundles
-from quire.serving.cluster.handovers import Handovers
 from quire.serving.names import TopicName
+from quire.serving.ownership import shedding
+from quire.serving.ownership.handovers import Handovers
+from quire.serving.registry.bundles import Bundles
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
 
@@ -95,7 +95,7 @@ async def test_clients_are_sent_away_when_a_hand_over_fails_half_way(
     client = brokers.client()
     producer = await in_thread(lambda: client.create_producer(name(0)))
     await in_thread(lambda: producer.send(b"0"))
-    (topic,) = member.broker.registry.loaded()
+    (topic,) = member.broker.registry.persistent()
     bundle = await member.broker.registry.ownership.bundle_of(topic.topic_name)
 
     async def fail(*_: object) -> None:
@@ -118,9 +118,9 @@ async def test_loads_are_looked_at_again_after_a_bundle_went_meanwhile(
     async def look(_: shedding.LoadShedding) -> None:
         nonlocal looks
         looks += 1
-        raise NotFound("nobody owns a bundle public/default/00000000_20000000")
+        raise NotFound("no broker owns a bundle public/default/00000000_20000000")
 
-    monkeypatch.setattr(shedding.LoadShedding, "look", look)
+    monkeypatch.setattr(shedding.LoadShedding, "shed", look)
     await brokers.start()
     await until(lambda: looks > 2)
 
@@ -335,7 +335,7 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
     await publisher.more(5)
     await owned_by(brokers, one, publisher)
     for member in (one, two):
-        await member.ownership.shedding.look()
+        await member.ownership.shedding.shed()
     await until(lambda: all("broker-0" in m.ownership.reports.reported() for m in (one, two)))
     async with aiohttp.ClientSession(two.broker.addresses.http_url) as http:
         rows = await (await http.get("/quire/v1/brokers")).json()

@@ -93,7 +93,7 @@ async def test_a_broker_that_does_not_answer_holds_nobody_up(
     one, two = await deaf(brokers)
     await two.rest.cleanup()
     await one.broker.admin.policies.change_namespace("public", "default", ttl)
-    assert "may hold later there" in caplog.text
+    assert "will apply changed policies later" in caplog.text
     (name,) = await loaded_by(one, "mine")
     topic = one.broker.registry.find(name)
     assert topic is not None and topic.applied.policies.message_ttl_ms == 5_000

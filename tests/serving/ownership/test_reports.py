@@ -17,15 +17,15 @@ async def test_loads_that_went_with_a_former_session_are_written_again() -> None
         await one.store.delete(path, ANY_VERSION)
         await former.create(path, encode(LoadRecord()), ephemeral=True)
         one.ownership.reports.lost()
-        await one.ownership.shedding.look()
+        await one.ownership.shedding.shed()
         await until(lambda: one.name in one.ownership.reports.reported())
         former.expire()
         await until(lambda: one.name not in one.ownership.reports.reported())
-        await one.ownership.shedding.look()
+        await one.ownership.shedding.shed()
         await one.store.get(path)
         await until(lambda: one.name in one.ownership.reports.reported())
         version = (await one.store.get(path)).version
-        await one.ownership.shedding.look()
+        await one.ownership.shedding.shed()
         assert (await one.store.get(path)).version == version, "written though nothing changed"
         await former.close()
     finally:

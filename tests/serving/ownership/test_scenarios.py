@@ -36,9 +36,8 @@ import pytest
 from quire.metadata import paths
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import QuireError, Unavailable
-from quire.serving.cluster.addresses import Addresses
-from quire.serving.cluster.ownership import ClusterOwnership
-from quire.serving.cluster.port import BundleLoad, Handover, Owner
+from quire.serving.ownership.cluster_ownership import ClusterOwnership
+from quire.serving.ownership.port import Addresses, BundleLoad, Handover, Owner
 from quire.testing.metadata import MemoryStore
 
 SCENARIOS = sorted(Path(__file__).parent.joinpath("scenarios").glob("*.txt"))
@@ -139,10 +138,10 @@ class Stage:
                 case ["bury", name]:
                     await self.stores[name].close()
                 case [name, "looks"]:
-                    await self.brokers[name].shedding.look()
+                    await self.brokers[name].shedding.shed()
                 case [name, "cannot" | "can" as which, "write"]:
                     why = "no bookie answers it" if which == "cannot" else ""
-                    self.brokers[name].reports.tell_cannot_write(lambda: why)
+                    self.brokers[name].reports.set_cannot_write_source(lambda: why)
                 case [name, "is", "asked", "for", bundle]:
                     await self.brokers[name].require(full(bundle), take=False)
                     self.said.append("served")

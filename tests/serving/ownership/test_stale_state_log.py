@@ -16,11 +16,13 @@ from quire.metadata import paths
 from quire.metadata.records import TopicRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import QuireError, Unavailable
-from quire.serving.cluster.owners import path_of
-from quire.serving.cluster.port import NotOwner
-from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
+from quire.serving.ownership.owners import path_of
+from quire.serving.ownership.port import NotOwner
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.registry import topic_deletion
+from quire.serving.registry.topic_loader import subscriptions_of
+from quire.serving.topic.lifecycle import upkeep
 from quire.serving.topic.topic import Topic
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
@@ -66,7 +68,7 @@ async def test_an_interrupted_deletion_is_tried_again_while_the_bundle_goes(brok
     two = await brokers.start(**KEPT_NOT)
 
     gate = Gate(one, OTHER.path, nth=2)
-    deletion = asyncio.create_task(one.broker.deletion.delete(OTHER))
+    deletion = asyncio.create_task(topic_deletion.delete(one.broker.registry, OTHER))
     await gate.reached.wait()
     await give(one, two)
     gate.opened.set()
@@ -170,9 +172,7 @@ async def is_current_again(brokers: Brokers, one: Member, two: Member) -> None:
     await rolled
     await give(two, one)
     topic = await one.broker.registry.open_persistent(TOPIC)
-    assert not await topic.upkeep.trim(topic), (
-        "messages with receipts, which s1 has not acknowledged, are gone"
-    )
+    assert not await upkeep.trim(topic), "messages with receipts, which s1 has not acknowledged, are gone"
     assert {one.name for one in topic.subscriptions} == {"s0", "s1"}
 
 

@@ -17,12 +17,12 @@ from quire.serving.schema.definition import (
     SchemaInvalid,
     fingerprint,
     from_text,
-    joined,
     key_and_value,
     to_text,
     validate,
 )
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.key_value import join
 
 
 def record(*fields: str, kind: str = "AVRO") -> Definition:
@@ -36,7 +36,7 @@ def record(*fields: str, kind: str = "AVRO") -> Definition:
 
 def pair(key: Definition, value: Definition) -> Definition:
     properties = {"key.schema.type": key.kind, "value.schema.type": value.kind}
-    return Definition("KEY_VALUE", joined(key.data, value.data), properties)
+    return Definition("KEY_VALUE", join(key.data, value.data), properties)
 
 
 def test_every_kind_has_a_name() -> None:
@@ -109,7 +109,7 @@ def test_native_protobuf_is_told_by_its_root_message() -> None:
     )  # fmt: skip
     validate(first)
     assert refusal(second, first, Strategy.BACKWARD) == (
-        "it cannot read what was written before: message shop.Order is not shop.Bill"
+        "it cannot read existing messages: message type shop.Order is not shop.Bill"
     )
     assert refusal(first, first, Strategy.FULL) is None
 
@@ -130,9 +130,9 @@ def test_the_same_schema_has_the_same_fingerprint() -> None:
         Definition("PROTOBUF_NATIVE", b"[]"),
         Definition("KEY_VALUE", b"\0\0\0\1"),
         Definition("KEY_VALUE", b"\0\0\0\7abc"),
-        Definition("KEY_VALUE", joined(b"", b""), {"key.schema.type": "POEM"}),
-        Definition("KEY_VALUE", joined(b"", b""), {"key.schema.type": "KEY_VALUE"}),
-        Definition("KEY_VALUE", joined(b"{", b""), {"key.schema.type": "AVRO"}),
+        Definition("KEY_VALUE", join(b"", b""), {"key.schema.type": "POEM"}),
+        Definition("KEY_VALUE", join(b"", b""), {"key.schema.type": "KEY_VALUE"}),
+        Definition("KEY_VALUE", join(b"{", b""), {"key.schema.type": "AVRO"}),
         Definition("STRING", bytes(SCHEMA_BYTES_MAX + 1)),
         Definition("STRING", b"", {"x": "y" * SCHEMA_BYTES_MAX}),
     ],
@@ -145,7 +145,7 @@ def test_what_is_no_definition_of_its_kind_is_refused(definition: Definition) ->
 @settings(max_examples=200)
 @given(
     st.sampled_from([*KINDS]),
-    st.one_of(st.binary(max_size=60), st.sampled_from([record("a").data, joined(b"{}", b""), b"[]", b"{}"])),
+    st.one_of(st.binary(max_size=60), st.sampled_from([record("a").data, join(b"{}", b""), b"[]", b"{}"])),
     st.dictionaries(
         st.sampled_from(["key.schema.type", "value.schema.type"]), st.sampled_from([*KINDS, "x"])
     ),
@@ -168,7 +168,7 @@ def test_java_writes_minus_one_for_a_part_without_a_definition() -> None:
     key, value = key_and_value(
         Definition(
             "KEY_VALUE",
-            b"\xff\xff\xff\xff" + joined(b"", b"{}")[4:],
+            b"\xff\xff\xff\xff" + join(b"", b"{}")[4:],
             {"key.schema.type": "STRING", "value.schema.type": "JSON"},
         )
     )

@@ -11,14 +11,16 @@ from typing import Any
 
 import fastavro
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.serving.schema import avro, avro_values
-from quire.serving.schema.definition import KINDS, Definition, joined
+from quire.serving.schema import avro_values
+from quire.serving.schema.definition import KINDS, Definition
 from quire.serving.schema.reading import VALUE_BYTES_MAX, shown
+from quire.wire import avro
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.key_value import join
 
 RECORD = {
     "type": "record",
@@ -123,8 +125,8 @@ def test_keys_and_values(is_apart: bool) -> None:
         "value.schema.type": "AVRO",
         "kv.encoding.type": "SEPARATED" if is_apart else "INLINE",
     }
-    definition = Definition("KEY_VALUE", joined(b"", b'"long"'), properties)
-    payload = b"\x0e" if is_apart else joined(b"k", b"\x0e")
+    definition = Definition("KEY_VALUE", join(b"", b'"long"'), properties)
+    payload = b"\x0e" if is_apart else join(b"k", b"\x0e")
     found = shown(payload, definition, b"k" if is_apart else None)
     assert json.loads(found.text) == {"key": "k", "value": 7}
 
@@ -134,3 +136,25 @@ def test_what_does_not_fit_is_shown_as_it_is_and_said_to_be() -> None:
     assert found.form == "hex" and found.text == "00 01" and "INT32" in found.problem
     large = shown(b"x" * (VALUE_BYTES_MAX + 1), ORDER)
     assert "are shown" in large.problem and large.form == "text"
+
+
+def test_protobuf_that_json_cannot_express_is_shown_as_it_is() -> None:
+    """A timestamp beyond the year 9999."""
+    messages = descriptor_pb2.FileDescriptorProto(
+        name="m.proto", package="p", dependency=["google/protobuf/timestamp.proto"], syntax="proto3"
+    )
+    message = messages.message_type.add(name="M")
+    message.field.add(name="t", number=1, type=11, label=1, type_name=".google.protobuf.Timestamp")
+    known = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(known)
+    files = descriptor_pb2.FileDescriptorSet(file=[known, messages])
+    described = {
+        "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+        "rootMessageTypeName": "p.M",
+        "rootFileDescriptorName": "m.proto",
+    }
+    definition = Definition("PROTOBUF_NATIVE", json.dumps(described).encode())
+    for seconds, form, problem in ((1, "json", ""), (1 << 60, "hex", "the value does not match its schema")):
+        stamp = timestamp_pb2.Timestamp(seconds=seconds).SerializeToString()
+        found = shown(b"\x0a" + bytes([len(stamp)]) + stamp, definition)
+        assert found.form == form and found.problem.startswith(problem)

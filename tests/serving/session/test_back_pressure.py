@@ -19,7 +19,7 @@ from quire.runtime.limits import (
 from quire.runtime.settings import parse_address
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.session.connection import Connection
+from quire.serving.session.session import Session
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import BrokerHouse, in_thread
@@ -111,8 +111,8 @@ async def test_a_dispatch_rate_holds_a_consumer_back_and_its_statistics_say_so(b
         commands.flow(1, 1000),
     )
     assert len(await client.answers(41)) == 41, "the answer, and a second's worth"
-    stats = (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"]
-    assert stats["blockedReason"].startswith("rate limited")
+    stats = (await broker.admin.statistics.stats(TopicName.parse(TOPIC))).subscriptions["s"]
+    assert stats.blocked_reason.startswith("rate limited")
     assert len(await client.answers(20)) == 20, "the others in half a second"
 
 
@@ -136,14 +136,15 @@ async def test_a_flood_for_a_limited_topic_stops_the_socket_and_no_other_connect
     assert not flood.transport.reading
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
-    assert broker.sessions.held.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
+    assert broker.sessions.context.held.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
     assert broker.services.budget.held_bytes == 0
     await broker.admin.policies.change_topic(
         TopicName.parse(TOPIC), lambda old: replace(old, publish_rate=None)
     )
     assert len(await flood.answers(6)) == 6, "without the limit nobody waits any more"
     assert (
-        flood.transport.reading and broker.services.budget.held_bytes == broker.sessions.held.held_bytes == 0
+        flood.transport.reading
+        and broker.services.budget.held_bytes == broker.sessions.context.held.held_bytes == 0
     )
 
 
@@ -153,12 +154,12 @@ async def test_what_a_lost_connection_left_waiting_is_forgotten(broker: Broker) 
     send(client, 1, *range(5))
     await client.answers(5)
     send(client, 1, 5)
-    assert broker.sessions.held.held_bytes > 0
+    assert broker.sessions.context.held.held_bytes > 0
     client.connection.connection_lost(None)
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
     await broker.admin.topics.unload(TopicName.parse(TOPIC))
-    assert broker.sessions.held.held_bytes == 0
-    assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC)))["numberOfEntries"] == 5
+    assert broker.sessions.context.held.held_bytes == 0
+    assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC))).number_of_entries == 5
 
 
 async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(house: BrokerHouse) -> None:
@@ -180,7 +181,8 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     answers = await stuck.answers(8)
     assert [one.body.sequence_id for one in answers] == list(range(8))  # type: ignore[attr-defined]
     assert (
-        stuck.transport.reading and broker.services.budget.held_bytes == broker.sessions.held.held_bytes == 0
+        stuck.transport.reading
+        and broker.services.budget.held_bytes == broker.sessions.context.held.held_bytes == 0
     )
 
 
@@ -222,7 +224,7 @@ async def test_a_tenant_whose_topics_are_stuck_leaves_the_budget_to_others(house
         publisher._flights_max = flights_max
         publisher._arm()
     async with asyncio.timeout(60):
-        while share.held_bytes or broker.sessions.held.held_bytes:  # noqa: ASYNC110
+        while share.held_bytes or broker.sessions.context.held.held_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     for _, _, client in topics:
         assert [one.body.sequence_id for one in client.received()] == [0, 1]
@@ -301,7 +303,7 @@ async def test_a_peer_that_is_gone_is_noticed_though_it_is_not_read(broker: Brok
         while broker.sessions.connections:
             session.keep_alive()
             await asyncio.sleep(0.01)
-    assert session.is_closed and broker.sessions.held.held_bytes == 0
+    assert session.is_closed and broker.sessions.context.held.held_bytes == 0
 
 
 async def test_many_who_wait_stop_each_other_and_not_everybody(house: BrokerHouse) -> None:
@@ -317,7 +319,7 @@ async def test_many_who_wait_stop_each_other_and_not_everybody(house: BrokerHous
     assert len(await other.answers(10)) == 10
     for flood in floods:
         flood.connection.connection_lost(None)
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
 
 
 async def test_a_broker_s_setting_holds_where_no_policy_says(house: BrokerHouse) -> None:
@@ -326,8 +328,8 @@ async def test_a_broker_s_setting_holds_where_no_policy_says(house: BrokerHouse)
     send(client, 1, *range(60))
     assert len(await client.answers(60)) == 60
     send(client, 1, 60)
-    assert broker.sessions.held.held_bytes > 0
-    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["publishRateLimitedTimes"] == 1
+    assert broker.sessions.context.held.held_bytes > 0
+    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC))).publish_rate_limited_times == 1
     assert kinds(await client.answers(1)) == ["SEND_RECEIPT"]
 
 
@@ -346,9 +348,9 @@ async def test_a_message_that_the_topic_s_policy_forbids_is_refused_in_order(bro
     refused = [one for one in answers if one.kind == pb.BaseCommand.SEND_ERROR]
     assert [one.body.sequence_id for one in refused] == [0, 3, 4]  # type: ignore[attr-defined]
     assert {one.body.error for one in refused} == {pb.NotAllowedError}  # type: ignore[attr-defined]
-    assert "1000 at most" in refused[0].body.message  # type: ignore[attr-defined]
+    assert "the limit of topic persistent://public/default/session is 1000 bytes" in refused[0].body.message  # type: ignore[attr-defined]
     assert not client.transport.closed
-    assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC)))["numberOfEntries"] == 4
+    assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC))).number_of_entries == 4
 
 
 async def test_the_largest_message_is_a_setting(house: BrokerHouse) -> None:
@@ -383,13 +385,14 @@ async def test_sends_behind_a_producer_that_is_being_opened_are_counted(broker: 
     """A client need not wait for its success, but what it sends meanwhile is bounded like everything else."""
     client = await connected(broker)
     client.send(producer(1))
-    assert isinstance(client.connection, Connection)
+    assert isinstance(client.connection, Session)
     for number in range(5):
         send(client, 1, number, payload=bytes(HELD_BYTES_PER_CONNECTION_MAX // 4))
     assert not client.transport.reading
     assert kinds(await client.answers(6)) == ["PRODUCER_SUCCESS", *["SEND_RECEIPT"] * 5]
     assert (
-        client.transport.reading and broker.services.budget.held_bytes == broker.sessions.held.held_bytes == 0
+        client.transport.reading
+        and broker.services.budget.held_bytes == broker.sessions.context.held.held_bytes == 0
     )
 
 

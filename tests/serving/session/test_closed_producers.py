@@ -55,7 +55,7 @@ async def throttled(broker: Broker, **more: Any) -> Client:
     client.send(producer(1, 1, **more))
     await client.answers(1)
     publish(client, *range(60), payload="old-{}")
-    assert broker.sessions.held.held_bytes > 0
+    assert broker.sessions.context.held.held_bytes > 0
     return client
 
 
@@ -75,7 +75,7 @@ async def test_a_fenced_producer_publishes_nothing_more(broker: Broker) -> None:
     (welcome,) = await new.answers(1)
     assert isinstance(welcome.body, pb.CommandProducerSuccess) and welcome.body.producer_ready
     seen = await contents(broker)
-    assert broker.sessions.held.held_bytes == 0, "what waited is dropped"
+    assert broker.sessions.context.held.held_bytes == 0, "what waited is dropped"
     await unthrottled(broker)
     publish(old, 60, 61)
     await unthrottled(broker)
@@ -91,7 +91,7 @@ async def test_a_terminated_topic_ends_where_it_was_said_to_end(broker: Broker) 
     topic = broker.registry.find(NAME)
     assert topic is not None and topic.log.last_confirmed == last
     assert kinds(old.received()).count("SEND_RECEIPT") == len(await contents(broker))
-    assert broker.sessions.held.held_bytes == 0 and broker.services.budget.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0 and broker.services.budget.held_bytes == 0
 
 
 async def test_a_producer_that_a_quota_closed_publishes_nothing_more(broker: Broker) -> None:
@@ -114,10 +114,10 @@ async def test_what_a_full_topic_keeps_waiting_is_dropped_with_its_producer(brok
     topic.log.publisher.share.topic_bytes_max = 1
     send(client, 1, 0)
     send(client, 1, 1)
-    assert broker.sessions.held.held_bytes > 0
+    assert broker.sessions.context.held.held_bytes > 0
     topic.producers.close_all()
     await topic.log.publisher.flushed()
-    assert broker.sessions.held.held_bytes == 0 and await contents(broker) == [b"payload"]
+    assert broker.sessions.context.held.held_bytes == 0 and await contents(broker) == [b"payload"]
 
 
 @pytest.mark.parametrize("topic", [TOPIC, NON_PERSISTENT])
@@ -159,7 +159,7 @@ async def test_nor_when_it_waited_or_has_exclusive_access(broker: Broker) -> Non
     publish(old, 99)
     await unthrottled(broker)
     assert await contents(broker) == seen
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
 
 
 async def test_publishing_from_outside_is_a_mistake_of_ours(broker: Broker) -> None:
@@ -235,11 +235,11 @@ async def test_while_a_producer_is_being_created_its_client_is_to_try_again(brok
 
 async def test_a_producer_that_is_closed_and_made_again_in_one_breath(broker: Broker) -> None:
     client = await throttled(broker)
-    before = broker.sessions.held.held_bytes
+    before = broker.sessions.context.held.held_bytes
     client.send(commands.close_producer(1, 8), producer(9, 1))
-    assert broker.sessions.held.held_bytes > before, "both wait behind what was sent"
+    assert broker.sessions.context.held.held_bytes > before, "both wait behind what was sent"
     topic: Any = broker.registry.find(NAME)
-    while broker.sessions.held.held_bytes:
+    while broker.sessions.context.held.held_bytes:
         topic.applied.publish_limiter.open()
         await asyncio.sleep(0.001)
     said: list[str] = []
@@ -279,7 +279,7 @@ async def test_who_subscribes_while_the_topic_goes_is_answered(broker: Broker) -
         reached.set()
         await may_go.wait()
 
-    broker.partitioned.subscribed = slow  # type: ignore[method-assign]
+    broker.partitioned.extend_subscription = slow  # type: ignore[method-assign]
     await broker.registry.create(TopicName.parse("closing"), 1)
     name = TopicName.parse("closing-partition-0")
     client.send(
@@ -308,8 +308,8 @@ async def test_who_subscribes_to_a_topic_that_is_loaded_again_meanwhile_is_let_i
     await broker.registry.create(NAME)
     admit, waiting = broker.sessions.topics.admit_consumer_schema, [TOPIC]
 
-    async def reloaded_meanwhile(topic: Any, schema: pb.Schema) -> None:
-        await admit(topic, schema)
+    async def reloaded_meanwhile(topic: Any, schema: pb.Schema, *, may_add: bool) -> None:
+        await admit(topic, schema, may_add=may_add)
         if waiting:
             waiting.pop()
             await broker.registry.unload(NAME)

@@ -11,9 +11,8 @@ import pytest
 from quire.runtime.limits import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.session.connection import Connection
-from quire.serving.session.table import TABLE
 from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.pump import Pump
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -64,7 +63,7 @@ class Client:
     """A client that speaks frames to one connection."""
 
     def __init__(self, broker: Broker) -> None:
-        self.connection = Connection(broker.sessions, TABLE)
+        self.connection = broker.sessions.accept()
         self.transport = MemoryTransport()
         self.connection.connection_made(self.transport)
         self._cutter = FrameCutter()
@@ -97,8 +96,8 @@ class Client:
         assert len(found) == count, found
         return found
 
-    async def connect(self) -> None:
-        self.send(commands.connect("test"))
+    async def connect(self, client_version: str = "test") -> None:
+        self.send(commands.connect(client_version))
         (answer,) = await self.answers(1)
         assert answer.kind == pb.BaseCommand.CONNECTED
 
@@ -238,10 +237,35 @@ async def test_transactions_are_refused_by_name(peer: Client) -> None:
     assert not peer.transport.closed
 
 
+@pytest.mark.parametrize("bits", [{"txnid_least_bits": 1}, {"txnid_most_bits": 0}])
+async def test_an_ack_within_a_transaction_is_refused_and_changes_nothing(
+    broker: Broker, peer: Client, bits: dict[str, int]
+) -> None:
+    peer.send(subscribe(1), producer(1), *commands.send(1, 0, 1, entry()))
+    assert sorted(kinds(await peer.answers(3))) == ["PRODUCER_SUCCESS", "SEND_RECEIPT", "SUCCESS"]
+    topic = await broker.registry.open_persistent(TopicName.parse(TOPIC))
+    (subscription,) = topic.subscriptions
+    before = subscription.mark_delete
+    body = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, request_id=5, **bits)
+    body.message_id.add(ledgerId=topic.log.last_confirmed.ledger_id, entryId=0)
+    peer.send(commands.frame(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=body)))
+    (answer,) = await peer.answers(1)
+    assert (answer.body.error, answer.body.message) == (  # type: ignore[attr-defined]
+        pb.NotAllowedError,
+        "this broker has no transactions",
+    )
+    assert not peer.transport.closed
+    body.ClearField("request_id")
+    peer.send(commands.frame(pb.BaseCommand(type=pb.BaseCommand.ACK, ack=body)))
+    assert peer.transport.closed, "there is no other answer"
+    assert subscription.mark_delete == before
+
+
 async def test_an_empty_subscription_name_is_refused(peer: Client) -> None:
     peer.send(subscribe(1, subscription=""))
     (answer,) = await peer.answers(1)
-    assert answer.body.error == pb.NotAllowedError  # type: ignore[attr-defined]
+    assert answer.body.error == pb.ProducerBusy, "as Pulsar"  # type: ignore[attr-defined]
+    assert answer.body.message.startswith("Empty subscription name")  # type: ignore[attr-defined]
 
 
 async def test_requests_for_consumers_that_are_not_there_are_answered(peer: Client) -> None:
@@ -416,7 +440,7 @@ async def test_sends_of_no_producer_change_nothing(broker: Broker, peer: Client)
     peer.send(commands.close_producer(9, 5), *commands.send(2, 0, 1, entry()), commands.PING)
     assert sorted(kinds(await peer.answers(2))) == ["PONG", "SUCCESS"]
     assert broker.services.budget.held_bytes == 0
-    assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 0
+    assert (await broker.admin.statistics.stats(NAME)).msg_in_counter == 0
 
 
 def entry_metadata_in(raw: bytes) -> list[tuple[int, int]]:
@@ -487,16 +511,16 @@ async def test_acknowledgements_of_one_read_are_told_as_one_before_what_follows_
     receipts = await peer.answers(6)
     ids = [one.body.message_id for one in receipts]
     (end,) = peer.connection.consumers.values()
-    subscription = broker.registry.loaded()[0].subscriptions.get("s")
-    assert end.consumer is not None and subscription is not None
+    subscription = broker.registry.persistent()[0].subscriptions.get("s")
+    assert end.attached is not None and subscription is not None
     told: list[list[int]] = []
-    original = Consumer.ack
+    original = Pump.acknowledge
 
-    def watched(self: Consumer, ids: Any, **more: Any) -> None:
+    def watched(self: Pump, consumer: Consumer, ids: Any, **more: Any) -> None:
         told.append([one.entryId for one in ids])
-        original(self, ids, **more)
+        original(self, consumer, ids, **more)
 
-    monkeypatch.setattr(Consumer, "ack", watched)
+    monkeypatch.setattr(Pump, "acknowledge", watched)
     peer.send(commands.flow(1, 100), *(commands.ack(1, [one]) for one in (ids[0], ids[2], ids[1])))
     assert told == [[0, 2, 1]]
     assert subscription.mark_delete == commands.position(ids[2])

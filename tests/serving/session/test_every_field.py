@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from quire.runtime.limits import HANDSHAKE_BYTES_MAX, KIB, PROPERTIES_BYTES_MAX, SCHEMA_BYTES_MAX
 from quire.serving.broker import Broker
-from quire.serving.session.table import TABLE
+from quire.serving.session.sessions import TABLE
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.session.test_connection import TOPIC, Client, producer, subscribe
@@ -169,7 +169,7 @@ async def test_what_is_too_long_is_neither_said_again_nor_kept(
     before = len(client.transport.writes)
     client.send(command(kind, path))
     async with asyncio.timeout(60):
-        while client.connection.requests.pending or len(broker.sessions.slices):  # noqa: ASYNC110
+        while client.connection.requests.pending or len(broker.sessions.context.slices):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await asyncio.sleep(0)
     said_bytes = len(b"".join(client.transport.writes[before:]))
@@ -177,7 +177,7 @@ async def test_what_is_too_long_is_neither_said_again_nor_kept(
     assert lines.longest < SHORT
     found = kept(broker.sessions)
     assert not found, found[0][:300]
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
 
 
 def test_every_command_with_a_text_is_among_them() -> None:

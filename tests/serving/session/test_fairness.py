@@ -9,8 +9,8 @@ import pytest
 
 from quire.runtime.limits import KIB, MIB
 from quire.serving.broker import Broker
-from quire.serving.cluster import topic_lists
 from quire.serving.names import TopicName
+from quire.serving.registry import topic_lists
 from quire.serving.session.inbound import (
     COMMANDS_A_TURN,
     LARGE_COMMAND_BYTES,
@@ -46,8 +46,8 @@ async def test_commands_of_one_read_are_carried_out_in_slices_and_in_order(broke
         answers = await client.answers(count)
         assert sorted(one.body.request_id for one in answers) == list(range(count))  # type: ignore[attr-defined]
     async with asyncio.timeout(60):
-        while len(broker.sessions.slices):
-            await broker.sessions.slices.turn()
+        while len(broker.sessions.context.slices):
+            await broker.sessions.context.slices.turn()
     assert all(client.transport.reading for client in clients)
     middle = [seen[at : at + COMMANDS_A_TURN] for at in range(0, len(seen), COMMANDS_A_TURN)]
     assert [one[0] for one in middle[3:]] == [0, 1, 2] * (count // COMMANDS_A_TURN - 1), "each in his turn"
@@ -59,7 +59,7 @@ async def test_what_waits_for_its_slice_waits_for_everything_else_as_well(broker
     feed(client, commands.PING * 200)
     client.connection.inbound.stop(Stop.ANSWERS)
     for _ in range(5):
-        await broker.sessions.slices.turn()
+        await broker.sessions.context.slices.turn()
     assert len(client.received()) == COMMANDS_A_TURN
     client.connection.resume_writing()
     assert kinds(await client.answers(200 - COMMANDS_A_TURN)) == ["PONG"] * (200 - COMMANDS_A_TURN)
@@ -70,8 +70,8 @@ async def test_a_connection_that_ends_drops_what_waits_for_its_slice(broker: Bro
     feed(client, commands.PING * 200)
     drop(client)
     async with asyncio.timeout(60):
-        while len(broker.sessions.slices):
-            await broker.sessions.slices.turn()
+        while len(broker.sessions.context.slices):
+            await broker.sessions.context.slices.turn()
 
 
 async def test_a_socket_that_is_always_full_is_not_read_for_ever_in_one_turn(broker: Broker) -> None:
@@ -157,8 +157,8 @@ async def test_what_waited_in_a_lane_is_carried_out_in_slices_and_in_order(
         carried.append(len(slices))
         take(cut)
 
-    slices, put = list[Any](), broker.sessions.slices.put
-    monkeypatch.setattr(broker.sessions.slices, "put", lambda work: (slices.append(work), put(work)))
+    slices, put = list[Any](), broker.sessions.context.slices.put
+    monkeypatch.setattr(broker.sessions.context.slices, "put", lambda work: (slices.append(work), put(work)))
     client.connection.carry_out = counted  # type: ignore[method-assign]
     go_on.set()
     await client.answers(1)
@@ -166,7 +166,7 @@ async def test_what_waited_in_a_lane_is_carried_out_in_slices_and_in_order(
     answers = await client.answers(39)
     assert [one.body.request_id for one in answers] == list(range(2, 41))  # type: ignore[attr-defined]
     assert len(carried) == 1 + 39 and max(map(carried.count, carried)) < 10
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
 
 
 async def test_questions_for_topics_are_answered_one_after_the_other(
@@ -192,9 +192,11 @@ async def test_questions_for_topics_are_answered_one_after_the_other(
     gone.send(*(commands.ask_topics(number, "public/default") for number in range(40)))
     drop(gone)
     async with asyncio.timeout(60):
-        while under_way or len(broker.sessions.slices):
-            await broker.sessions.slices.turn()
-    assert asked <= 2 and broker.sessions.held.held_bytes == 0, "nobody lists topics for one who is gone"
+        while under_way or len(broker.sessions.context.slices):
+            await broker.sessions.context.slices.turn()
+    assert asked <= 2 and broker.sessions.context.held.held_bytes == 0, (
+        "nobody lists topics for one who is gone"
+    )
 
 
 async def test_who_asks_while_topics_are_listed_shares_the_next_list(

@@ -13,14 +13,16 @@ import bcrypt
 import pulsar
 import pytest
 from msgspec.structs import replace
+from pulsar.schema import JsonSchema, Record, String, StringSchema
 
-from quire.cli.parts import listen
 from quire.metadata.records import Policies
+from quire.process.listeners import listen
 from quire.security.certs import Authority
 from quire.security.configuration import AuthenticationConfiguration, Certificate, Tls
 from quire.security.listener import TlsListener
 from quire.security.tls import for_clients
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.serving.session import login, revocation
 
 from ..conftest import QUIET, BrokerHouse, in_thread
@@ -28,6 +30,10 @@ from ..security import PASSWORD, SECRET, audit, security, token
 
 TOPIC = "persistent://public/default/orders"
 Connect = Callable[..., pulsar.Client]
+
+
+class Junk(Record):  # type: ignore[misc]
+    junk = String(required=True)
 
 
 @pytest.fixture
@@ -131,6 +137,27 @@ async def test_each_permission_allows_its_own(connect: Connect, broker: Broker) 
         await consume(writer)
     with pytest.raises(pulsar.AuthorizationError):
         await produce(reader)
+
+
+async def test_a_schema_comes_from_who_may_produce(connect: Connect, broker: Broker) -> None:
+    """A consumer alone does not decide what producers may write; it is let in all the same."""
+    await grant(broker, "writer", "produce")
+    await grant(broker, "reader", "consume")
+    await grant(broker, "both", "produce", "consume")
+    name = TopicName.parse(TOPIC)
+
+    async def subscribe(role: str) -> None:
+        client = connect(by_token(role))
+        await in_thread(lambda: client.subscribe(TOPIC, role, schema=StringSchema()))
+
+    await subscribe("reader")
+    assert [one async for one in broker.registry.schemas.versions(name)] == []
+    await subscribe("both")
+    assert [one.definition.kind async for one in broker.registry.schemas.versions(name)] == ["STRING"]
+    writer, reader = connect(by_token("writer")), connect(by_token("reader"))
+    await in_thread(lambda: writer.create_producer(TOPIC, schema=StringSchema()))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        await in_thread(lambda: reader.subscribe(TOPIC, "s", schema=JsonSchema(Junk)))
 
 
 async def test_a_permission_of_one_topic_is_of_no_other(connect: Connect, broker: Broker) -> None:

@@ -11,9 +11,9 @@ from quire.metadata import followed, paths
 from quire.metadata.records import TopicRecord, encode
 from quire.runtime.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
 from quire.serving.broker import Broker
-from quire.serving.cluster import topic_lists
 from quire.serving.model.topics_pattern import topics_hash
 from quire.serving.names import TopicName
+from quire.serving.registry import topic_lists
 from quire.serving.session import topic_watch
 from quire.testing.metadata import MemoryStore
 from quire.wire import commands
@@ -327,4 +327,4 @@ async def test_who_asked_is_not_followed_for_ever(broker: Broker, monkeypatch: p
     async with asyncio.timeout(60):
         while len(lists):  # noqa: ASYNC110  its timer is the loop's
             await asyncio.sleep(0.005)
-    assert not lists._users and not lists._asked
+    assert not lists._users and not lists._requested

@@ -19,7 +19,7 @@ from quire.runtime.limits import (
 )
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.session import connection, frame_room, inbound
+from quire.serving.session import frame_room, inbound, session
 from quire.serving.session.inbound import Stop
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -81,7 +81,7 @@ async def test_before_connect_a_connection_holds_no_more_than_its_handshake(brok
 async def test_who_does_not_say_connect_in_time_is_closed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HANDSHAKE_S", 0.01)
+    monkeypatch.setattr(session, "HANDSHAKE_S", 0.01)
     silent, good = Client(broker), await connected(broker)
     async with asyncio.timeout(60):
         while not silent.transport.closed:  # noqa: ASYNC110
@@ -95,7 +95,7 @@ async def test_half_frames_have_a_budget_and_others_go_on_in_turn(broker: Broker
     clients = [await connected(broker) for _ in range(30)]
     half = LARGE[: 4 * MIB]
     taken = await feed_each(clients, half)
-    assert broker.sessions.frame_room.used_bytes <= FRAME_ROOM_BYTES_MAX
+    assert broker.sessions.context.frame_room.used_bytes <= FRAME_ROOM_BYTES_MAX
     assert kept(clients) <= FRAME_ROOM_BYTES_MAX + 30 * 2 * READ_ROOM_BYTES
     waiting = [client for client in clients if not client.transport.reading]
     assert 15 < len(waiting) < 30 and taken.count(len(half)) == 30 - len(waiting)
@@ -146,15 +146,17 @@ async def test_a_busy_connection_reads_in_larger_steps_while_there_is_room(broke
     client = await publishing(broker, TOPIC)
     many = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(1000)))) for n in range(4000))
     await feed_all(client, many)
-    assert client.connection.inbound._cutter.buffer_bytes == MIB == broker.sessions.frame_room.used_bytes
+    assert (
+        client.connection.inbound._cutter.buffer_bytes == MIB == broker.sessions.context.frame_room.used_bytes
+    )
     await client.answers(4000)
-    broker.sessions.frame_room._waiting.append(
+    broker.sessions.context.frame_room._waiting.append(
         (client.connection.inbound, FRAME_ROOM_BYTES_MAX, lambda: None)
     )
-    broker.sessions.frame_room._press()
+    broker.sessions.context.frame_room._press()
     assert client.connection.inbound._cutter.buffer_bytes <= READ_ROOM_BYTES
     drop(client)
-    assert broker.sessions.frame_room.used_bytes == 0
+    assert broker.sessions.context.frame_room.used_bytes == 0
 
 
 def acks(count: int) -> bytes:
@@ -180,8 +182,8 @@ async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytes
     large = acks(60_000)
     taken = feed(client, large * 40)
     async with asyncio.timeout(60):
-        while broker.sessions.held.held_bytes < len(large) - KIB:
-            await broker.sessions.slices.turn()
+        while broker.sessions.context.held.held_bytes < len(large) - KIB:
+            await broker.sessions.context.slices.turn()
             taken += feed(client, (large * 40)[taken:])
     assert taken < HELD_BYTES_PER_CONNECTION_MAX + MIB, "by a read at most"
     held = client.connection.consumers[1].lane._waiting
@@ -190,8 +192,8 @@ async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytes
     go_on.set()
     assert sorted(kinds(await client.answers(1 + count))) == ["ACK_RESPONSE"] * count + ["SUCCESS"]
     async with asyncio.timeout(60):
-        while broker.sessions.held.held_bytes or not client.transport.reading:
-            await broker.sessions.slices.turn()
+        while broker.sessions.context.held.held_bytes or not client.transport.reading:
+            await broker.sessions.context.slices.turn()
 
 
 async def test_many_ids_are_acknowledged_in_turns_and_what_follows_waits(broker: Broker) -> None:
@@ -206,7 +208,7 @@ async def test_many_ids_are_acknowledged_in_turns_and_what_follows_waits(broker:
     client.send(commands.ack(1, ids, request_id=7))
     async with asyncio.timeout(60):
         while not client.connection.consumers[1].lane.is_busy:
-            await broker.sessions.slices.turn()
+            await broker.sessions.context.slices.turn()
     assert subscription.mark_delete.entry_id < 0
     client.send(commands.close_consumer(1, 8))
     assert sorted(kinds(await client.answers(2))) == ["ACK_RESPONSE", "SUCCESS"]
@@ -225,16 +227,18 @@ async def test_many_small_commands_in_a_lane_weigh_as_well(
     frame = commands.flow(1, 1)
     assert feed(client, frame * 50_000) < 10_000 * len(frame)
     drop(client)
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
 
 
 async def test_what_waits_beyond_its_budget_stops_all_who_publish(broker: Broker) -> None:
     """Each connection may always have one more message waiting: many connections would have many."""
     client = await publishing(broker, TOPIC)
-    broker.sessions.held.take(broker.sessions.held.limit_bytes + broker.services.budget.limit_bytes)
+    broker.sessions.context.held.take(
+        broker.sessions.context.held.limit_bytes + broker.services.budget.limit_bytes
+    )
     feed(client, b"".join(commands.send(1, 0, 1, entry())))
     assert not client.transport.reading
-    broker.sessions.held.give_back(broker.sessions.held.used_bytes)
+    broker.sessions.context.held.give_back(broker.sessions.context.held.used_bytes)
     client.connection.held.hold(10)
     client.connection.held.release(10)
     assert client.transport.reading
@@ -288,15 +292,15 @@ async def test_a_command_of_many_ids_is_kept_as_its_bytes_and_weighed(broker: Br
     await feed_all(client, large)
     async with asyncio.timeout(60):
         while not client.connection.consumers[1].lane.is_busy:
-            await broker.sessions.slices.turn()
-    assert len(large) - KIB < broker.sessions.held.held_bytes <= len(large)
+            await broker.sessions.context.slices.turn()
+    assert len(large) - KIB < broker.sessions.context.held.held_bytes <= len(large)
     known = set(map(id, others))
     assert not [one for one in parsed() if id(one) not in known and one.ByteSize() > 1_000]
     assert not client.transport.reading
     await client.answers(kind == "ACK")
     async with asyncio.timeout(60):
-        while broker.sessions.held.held_bytes or len(broker.sessions.slices):
-            await broker.sessions.slices.turn()
+        while broker.sessions.context.held.held_bytes or len(broker.sessions.context.slices):
+            await broker.sessions.context.slices.turn()
     assert client.transport.reading
 
 
@@ -307,10 +311,10 @@ async def test_of_a_command_of_many_ids_nothing_is_left_when_its_connection_ends
     await feed_all(client, many_ids("ACK"))
     async with asyncio.timeout(60):
         while not client.connection.consumers[1].lane.is_busy:
-            await broker.sessions.slices.turn()
+            await broker.sessions.context.slices.turn()
     drop(client)
-    assert broker.sessions.held.held_bytes == 0
+    assert broker.sessions.context.held.held_bytes == 0
     async with asyncio.timeout(60):
-        while len(broker.sessions.slices):
-            await broker.sessions.slices.turn()
-    assert broker.sessions.held.held_bytes == 0 and not client.connection.requests.pending
+        while len(broker.sessions.context.slices):
+            await broker.sessions.context.slices.turn()
+    assert broker.sessions.context.held.held_bytes == 0 and not client.connection.requests.pending

@@ -14,6 +14,7 @@ from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import block, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
+from quire.wire.publish_time import publish_times
 
 
 def keyed(key: str, position: Position) -> bytes:
@@ -155,9 +156,11 @@ class FakeTopic:
         return self.index
 
     async def find_time(self, time_ms: int) -> Position:
-        for header in self._headers():
-            if header.clock_ms >= time_ms - 10:
-                return Position(header.ledger_id, header.first_entry)
+        await asyncio.sleep(0)
+        for made, header in zip(self.blocks, self._headers(), strict=True):
+            for entry_id, published_ms in enumerate(publish_times(made, header), header.first_entry):
+                if published_ms >= time_ms:
+                    return Position(header.ledger_id, entry_id)
         return self.next_position(self.last_confirmed)
 
     async def compacted_view(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 from quire.runtime.limits import FIRST_CHUNK_BYTES_MIN
@@ -13,7 +12,7 @@ from quire.serving.model.positions import Segments, preceding
 from quire.serving.model.request import KeySharing, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor.entry_set import EntrySet, spans
-from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery import coalescing
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, frames
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
@@ -50,7 +49,7 @@ class Machine:
         self.pace = pace
         """Blocks are offered so many messages at a time, as a dispatch rate has it; 0: whole."""
         self.joins = joins
-        """Small blocks are offered as stretches, as far as there are any."""
+        """Small blocks are offered as coalesced ones, as far as there are any."""
         self.topic = FakeTopic()
         self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
         self.dispatcher = dispatcher_of(kind, self.cursor, self.topic, partition)
@@ -110,12 +109,11 @@ class Machine:
     def attach(
         self, name: str, priority_level: int = 0, key_ranges: Sequence[tuple[int, int]] = ()
     ) -> bool | str:
-        subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
         self.arrivals += 1
         request = SubscribeRequest(
             "s", SubscriptionKind.SHARED, self.arrivals, name, priority_level, key_ranges=key_ranges
         )
-        consumer = Consumer(subscription, FakePort(), request, self.arrivals)
+        consumer = Consumer(FakePort(), request, self.arrivals)
         try:
             self.dispatcher.attach(consumer)
         except ConsumerBusy:
@@ -187,8 +185,11 @@ class Machine:
             del self.dispatched[at]
 
     def seek(self, position: Position) -> None:
-        for name in list(self.consumers):
-            self.detach(name)
+        self.dispatcher.detach_all()
+        assert not self.dispatcher.consumers
+        assert not any(one.pending_acks for one in self.consumers.values())
+        self.consumers.clear()
+        self.dispatched.clear()
         before = preceding(position)
         self.cursor.reset(before)
         self.dispatcher.reset()
@@ -215,7 +216,7 @@ class Machine:
 
     def _block(self, position: Position) -> BlockView | None:
         blocks = [(made, block.peek(made)) for made in self.topic.blocks]
-        for view in stretch.views(blocks) if self.joins else [BlockView(*one) for one in blocks]:
+        for view in coalescing.views(blocks) if self.joins else [BlockView(*one) for one in blocks]:
             if view.holds(*position):
                 return view
         return None

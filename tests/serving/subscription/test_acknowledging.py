@@ -109,7 +109,7 @@ async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(sta
     stand.topic.publish([1] * 4)
     stand.topic.publish([1] * 2)
     assert port.positions() == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    assert made.stats()["blockedConsumerOnUnackedMsgs"]
+    assert made.stats().blocked_consumer_on_unacked_msgs
     made.ack(ids((1, 2)))
     assert port.positions() == [(1, 4), (1, 5)]
     stand.topic.publish([1])

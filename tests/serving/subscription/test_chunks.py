@@ -96,9 +96,7 @@ async def test_stock_consumers_get_every_message_whole(
     assert sorted(chain.from_iterable(found)) == sorted(texts)
     assert sum(map(bool, found)) > 1, "one consumer got all"
     (broker,) = house.running
-    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"][
-        "msgBacklog"
-    ] == 0
+    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC))).subscriptions["s"].msg_backlog == 0
 
 
 async def test_what_a_consumer_held_comes_to_another_whole(small: str) -> None:
@@ -127,10 +125,10 @@ async def test_stats_say_that_chunks_wait_for_their_consumer(stand: Stand) -> No
     assert found is not None
     stand.topic.publish([1])
     assert (at_one.positions(), at_two.positions()) == ([(1, 0)], [(1, 2)])
-    assert (await found.stats.describe())["blockedReason"] == blocked.CHUNKS
+    assert (await found.stats.describe()).blocked_reason == blocked.CHUNKS
     one.flow(1)
     assert at_one.positions() == [(1, 1)]
-    assert (await found.stats.describe())["blockedReason"] == ""
+    assert (await found.stats.describe()).blocked_reason == ""
     two.close()
     one.close()
 

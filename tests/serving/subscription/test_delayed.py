@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
+from quire.serving.registry.topic_loader import subscriptions_of
 from quire.serving.subscription.delayed import delayed_delivery
 from quire.serving.subscription.subscription import Subscription
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
@@ -51,11 +51,11 @@ class Peer:
     async def settled(self, backlog: int, delayed: int) -> None:
         """Wait until the client has sent its acknowledgements, which it gathers for a tenth of a second."""
         async with asyncio.timeout(60):
-            while (await self.subscription.backlog(), await self.delayed()) != (backlog, delayed):  # noqa: ASYNC110  it is the client's
+            while (await self.subscription.stats.backlog(), await self.delayed()) != (backlog, delayed):  # noqa: ASYNC110  it is the client's
                 await asyncio.sleep(0.01)
 
     async def delayed(self) -> int:
-        return int((await self.subscription.stats.describe())["msgDelayed"])
+        return int((await self.subscription.stats.describe()).msg_delayed)
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ async def test_order_comes_before_time_where_one_consumer_has_all(peer: Peer, ki
     assert await in_thread(run) == [b"later", b"now"]
 
 
-@pytest.mark.parametrize("surveyed", [2, delayed_delivery.SURVEY_ENTRIES])
+@pytest.mark.parametrize("surveyed", [2, delayed_delivery.SNAPSHOT_ENTRIES])
 async def test_what_is_delayed_counts_and_waits_again_after_a_restart(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch, surveyed: int
 ) -> None:
     """Whether it was written down, or has to be read again."""
-    monkeypatch.setattr(delayed_delivery, "SURVEY_ENTRIES", surveyed)
+    monkeypatch.setattr(delayed_delivery, "SNAPSHOT_ENTRIES", surveyed)
     first = await house.start()
     peer = await in_thread(lambda: Peer(first))
     at_ms = time.time_ns() // 1_000_000 + 1500
@@ -130,7 +130,7 @@ async def test_what_is_delayed_counts_and_waits_again_after_a_restart(
     again = await house.start()
     peer = await in_thread(lambda: Peer(again))
     consumer = await in_thread(lambda: peer.subscribe(SHARED))
-    assert bool(list(peer.subscription.cursor.survey)) == (surveyed < 20)
+    assert bool(list(peer.subscription.cursor.delayed_snapshot)) == (surveyed < 20)
     found = await in_thread(lambda: receive(consumer, 10))
     assert sorted(int(payload) for payload, _ in found) == list(range(1, 20, 2))
     assert min(came_ms for _, came_ms in found) >= at_ms
@@ -168,8 +168,8 @@ async def test_what_is_delayed_can_be_skipped_and_is_dispatched_to_whoever_comes
 
     consumer = await in_thread(begin)
     await peer.settled(backlog=4, delayed=4)
-    await peer.subscription.skip_all()
-    assert await peer.delayed() == 0 and await peer.subscription.backlog() == 0
+    await peer.subscription.skip(None)
+    assert await peer.delayed() == 0 and await peer.subscription.stats.backlog() == 0
     at_ms = time.time_ns() // 1_000_000 + 600
     await in_thread(lambda: peer.send(b"mine", at_ms))
     await in_thread(consumer.close)

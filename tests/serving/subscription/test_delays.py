@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from types import SimpleNamespace
 
 import pytest
 from pyroaring import BitMap
@@ -147,7 +146,7 @@ class History:
     def attach(self) -> None:
         self.arrivals += 1
         request = SubscribeRequest("s", SubscriptionKind.SHARED, self.arrivals, str(self.arrivals))
-        consumer = Consumer(SimpleNamespace(), FakePort(), request, self.arrivals)  # type: ignore[arg-type]
+        consumer = Consumer(FakePort(), request, self.arrivals)
         consumer.permits = self.rng.choice((0, 3, 1000))
         self.dispatcher.attach(consumer)
 

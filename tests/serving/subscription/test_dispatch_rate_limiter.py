@@ -52,8 +52,8 @@ class Stand:
     ) -> FakePort:
         port = FakePort()
         request = SubscribeRequest(name, kind, initial_earliest=True, consumer_id=1)
-        made = await self.subscriptions.subscribe(request, port)
-        made.flow(permits)
+        subscription, consumer = await self.subscriptions.subscribe(request, port)
+        subscription.pump.flow(consumer, permits)
         return port
 
     def subscription(self, name: str = "s") -> Subscription:
@@ -65,17 +65,17 @@ class Stand:
         """So much time passes, and the timers ring."""
         self.clock.advance_ms(ms)
         for limiter in dict.fromkeys(self._limiters()):
-            limiter._release()
+            limiter.queue.release()
 
     def _limiters(self) -> Iterator[RateLimiter]:
         for one in self.subscriptions:
-            found = None if one.pump._limiter is None else one.pump._limiter._limiter
+            found = None if one.pump.limiter is None else one.pump.limiter._limiter
             while found is not None:
                 yield found
                 found = found.wider
 
     async def reason(self, name: str = "s") -> str:
-        return str((await self.subscription(name).stats.describe())["blockedReason"])
+        return str((await self.subscription(name).stats.describe()).blocked_reason)
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def per_s(messages: int = 0, byte_count: int = 0) -> DispatchRate:
 
 async def test_what_nothing_limits_has_no_limiter(stand: Stand) -> None:
     await stand.consumer()
-    assert stand.subscription().pump._limiter is None
+    assert stand.subscription().pump.limiter is None
     stand.limit()
-    assert stand.topic.dispatch_limits is None and stand.subscription().pump._limiter is None
+    assert stand.topic.dispatch_limits is None and stand.subscription().pump.limiter is None
 
 
 @pytest.mark.parametrize("kind", [*SubscriptionKind])
@@ -119,7 +119,7 @@ async def test_one_timer_and_a_step_of_the_rate_at_a_time(stand: Stand) -> None:
         stand.topic.publish([1] * 100)
     assert len(port.positions()) == 1000
     (limiter,) = stand._limiters()
-    assert len(limiter._waiting) == 1, "however often it is told of new blocks"
+    assert len(limiter.queue._waiting) == 1, "however often it is told of new blocks"
     stand.wait(20)
     assert port.positions() == [], "20 of the 50 that are worth a timer"
     stand.wait(40)
@@ -189,9 +189,9 @@ async def test_a_policy_that_goes_lets_everything_out(stand: Stand) -> None:
 async def test_policies_that_say_the_same_keep_the_debt(stand: Stand) -> None:
     stand.limit(subscription_dispatch_rate=per_s(1))
     port = await stand.consumer()
-    limiter = stand.subscription().pump._limiter
+    limiter = stand.subscription().pump.limiter
     stand.subscriptions.policies_changed()
-    assert stand.subscription().pump._limiter is limiter
+    assert stand.subscription().pump.limiter is limiter
     stand.topic.publish([1] * 5)
     assert len(port.positions()) == 1
 
@@ -212,7 +212,7 @@ async def test_redelivery_counts_too(stand: Stand) -> None:
     stand.topic.publish([1] * 8)
     assert len(port.positions()) == 8
     (consumer,) = stand.subscription().consumers
-    consumer.redeliver()
+    stand.subscription().pump.redeliver(consumer)
     assert port.positions() == [(1, 0), (1, 1)]
     stand.wait(1000)
     assert port.positions() == [(1, entry) for entry in range(2, 8)]
@@ -224,7 +224,8 @@ async def test_what_keeps_nothing_drops_what_its_rate_does_not_allow(stand: Stan
     stand.subscriptions.PUMP = NonPersistentPump  # type: ignore[misc]
     made = stand.subscriptions._add(cursor)
     port = FakePort()
-    (await made.attach(SubscribeRequest("n", SHARED, consumer_id=1), port)).flow(100)
+    consumer = await made.attach(SubscribeRequest("n", SHARED, consumer_id=1), port)
+    made.pump.flow(consumer, 100)
     stand.topic.publish([1] * 5)
     stand.topic.publish([1] * 5)
     assert len(port.positions()) == 3 and made.pump.drops.messages_out == 7

@@ -57,6 +57,9 @@ def do(machine: Machine, what: str, given_: object) -> None:
         case "detach", name:
             if name in machine.consumers:
                 machine.detach(name)
+        case "detach together", set(leaving):
+            for name in sorted(machine.consumers.keys() & leaving):
+                machine.detach(name)
         case "ack", list(some):
             machine.ack(ledger, some)
         case "ack up to", entry:
@@ -109,6 +112,8 @@ keyed_steps = st.one_of(
     st.tuples(st.just("ack"), entries),
     st.tuples(st.just("again"), st.tuples(names, st.one_of(st.none(), entries))),
     st.tuples(st.just("detach"), names),
+    st.tuples(st.just("detach together"), st.sets(names, min_size=1)),
+    st.tuples(st.just("seek"), st.integers(0, 30)),
 )
 
 

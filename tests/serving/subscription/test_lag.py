@@ -16,18 +16,19 @@ from quire.runtime.errors import Unavailable
 from quire.runtime.limits import DEAL_BYTES_PER_BLOCK_MIN, DEAL_BYTES_PER_ENTRY_MIN
 from quire.serving.model.ports import Position
 from quire.serving.model.request import KeySharing, SubscribeRequest, SubscriptionKind
+from quire.serving.model.statistics import SubscriptionStats
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription import counting, lag
 from quire.serving.subscription.byte_index import STEP_BYTES, ByteIndex, Point
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor.cursor_store import CursorStore
-from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.dispatch import blocked
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.wire import block, commands, message
 from quire.wire.hashing import key_slot
 from tests.serving.subscription.fakes import FakeLog, FakePort, FakeTopic, ids, keyed
+from tests.serving.subscription.stand import Attached, attach
 
 NOW_MS = 1_000_000
 numbers = st.integers(0, 14)
@@ -68,7 +69,10 @@ class House:
         return found
 
     async def do(self, what: str, value: Any) -> None:
-        ledger, consumers = self.topic.ledgers[-1], self.subscription.consumers
+        ledger, consumers = (
+            self.topic.ledgers[-1],
+            [Attached(self.subscription, one) for one in self.subscription.consumers],
+        )
         match what:
             case "publish":
                 self.publish(value)
@@ -86,7 +90,7 @@ class House:
                 self.subscription.pump.trimmed()
             case _ if not consumers:
                 request = SubscribeRequest("s", self.kind, 1, initial_earliest=True)
-                await self.subscriptions.subscribe(request, FakePort())
+                await attach(self.subscriptions, request, FakePort())
             case "ack":
                 consumers[0].ack(ids(*((ledger, entry) for entry in value)))
             case "ack part":
@@ -143,10 +147,10 @@ def test_backlogs_are_what_a_full_count_finds(kind: SubscriptionKind, history: l
             await house.do(what, value)
             messages, size, published_ms = house.count()
             found = await house.subscription.stats.describe()
-            assert found["msgBacklog"] == messages
-            assert (found["backlogSize"], found["backlogSizeExact"]) == (size, True)
-            assert found["earliestMsgPublishTimeInBacklog"] == (published_ms or 0)
-            assert (found["oldestBacklogMessageAgeSeconds"] == -1) is (published_ms is None)
+            assert found.msg_backlog == messages
+            assert (found.backlog_size, found.backlog_size_exact) == (size, True)
+            assert found.earliest_msg_publish_time_in_backlog == (published_ms or 0)
+            assert (found.oldest_backlog_message_age_seconds == -1) is (published_ms is None)
 
     asyncio.run(play())
 
@@ -187,15 +191,15 @@ async def test_stats_say_why_nothing_is_dispatched() -> None:
 
     async def reason() -> str:
         found = await house.subscription.stats.describe()
-        assert found["blockedSubscriptionOnUnackedMsgs"] is (found["blockedReason"] == blocked.UNACKED)
-        return str(found["blockedReason"])
+        assert found.blocked_subscription_on_unacked_msgs is (found.blocked_reason == blocked.UNACKED)
+        return str(found.blocked_reason)
 
     assert await reason() == ""
     house.topic.publish([1] * 5)
     assert await reason() == blocked.NO_CONSUMER
     port = FakePort()
-    made = await house.subscriptions.subscribe(SubscribeRequest("s", house.kind, 1), port)
-    assert await reason() == blocked.NO_PERMITS == made.stats()["blockedReason"]
+    made = await attach(house.subscriptions, SubscribeRequest("s", house.kind, 1), port)
+    assert await reason() == blocked.NO_PERMITS == made.stats().blocked_reason
     port.is_writable = False
     made.flow(10)
     assert await reason() == blocked.NOT_WRITABLE
@@ -207,12 +211,13 @@ async def test_stats_say_why_nothing_is_dispatched() -> None:
     assert await reason() == "reading fails: no bookie answers"
     house.topic.cache = True
     made.resumed()
+    await asyncio.sleep(0)
     assert await reason() == ""
-    assert made.stats()["blockedReason"] == blocked.UNACKED
+    assert made.stats().blocked_reason == blocked.UNACKED
     house.topic.publish([1])
     assert await reason() == blocked.UNACKED
     made.ack(ids((1, 0), (1, 1)))
-    assert await reason() == "" and (await house.subscription.stats.describe())["messageAckRate"] == 0
+    assert await reason() == "" and (await house.subscription.stats.describe()).message_ack_rate == 0
     assert made.meter.acked == house.subscription.pump.meter.acked == 2
 
 
@@ -221,11 +226,11 @@ async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
     await house.subscriptions.create("s")
     slot = key_slot(b"k")
 
-    async def consumer(first: int, last: int, name: str) -> Consumer:
+    async def consumer(first: int, last: int, name: str) -> Attached:
         request = SubscribeRequest(
             "s", house.kind, 1, name, sharing=KeySharing(is_sticky=True), key_ranges=[(first, last)]
         )
-        made = await house.subscriptions.subscribe(request, FakePort())
+        made = await attach(house.subscriptions, request, FakePort())
         made.flow(10)
         return made
 
@@ -233,25 +238,25 @@ async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
         place = house.topic.next_position(house.topic.last_confirmed)
         house.topic.publish([1], [keyed("k", place)])
 
-    async def stats() -> dict[str, Any]:
+    async def stats() -> SubscriptionStats:
         return await house.subscription.stats.describe()
 
     low = await consumer(0, 0, "low")
     publish()
-    assert (await stats())["blockedReason"] == blocked.NO_OWNER
+    assert (await stats()).blocked_reason == blocked.NO_OWNER
     high = await consumer(slot, slot, "high")
     house.subscription.pump.wake()
     found = await stats()
-    assert (found["blockedReason"], found["keySharedMode"]) == ("", "STICKY")
-    assert found["consumers"][1]["keyHashRanges"] == [f"[{slot}, {slot}]"]
-    high.permits = 0
+    assert (found.blocked_reason, found.key_shared_mode) == ("", "STICKY")
+    assert found.consumers[1].key_hash_ranges == [f"[{slot}, {slot}]"]
+    high.consumer.permits = 0
     publish()
-    assert (await stats())["blockedReason"] == blocked.NO_PERMITS
+    assert (await stats()).blocked_reason == blocked.NO_PERMITS
     monkeypatch.setattr("quire.serving.subscription.dispatch.key_shared.LOOK_AHEAD_ENTRIES_MAX", 1)
-    assert (await stats())["blockedReason"] == blocked.LOOK_AHEAD
+    assert (await stats()).blocked_reason == blocked.LOOK_AHEAD
     monkeypatch.undo()
     high.flow(10)
-    assert (await stats())["blockedReason"] == "" and low.unacked == 0
+    assert (await stats()).blocked_reason == "" and low.unacked == 0
 
 
 async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +271,7 @@ async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch
         3 * (DEAL_BYTES_PER_BLOCK_MIN + DEAL_BYTES_PER_ENTRY_MIN),
     )
     request = SubscribeRequest("s", house.kind, 1, sharing=KeySharing(is_sticky=True), key_ranges=[(0, 0)])
-    made = await house.subscriptions.subscribe(request, FakePort())
+    made = await attach(house.subscriptions, request, FakePort())
     made.flow(1)
     dispatcher = house.subscription.pump.dispatcher
     assert dispatcher.read.position == (1, 3)
@@ -280,15 +285,17 @@ async def test_stats_say_that_keys_drain() -> None:
     await house.subscriptions.create("s")
     for name in "ab":
         request = SubscribeRequest("s", house.kind, 1, name)
-        (await house.subscriptions.subscribe(request, FakePort())).flow(100)
+        (await attach(house.subscriptions, request, FakePort())).flow(100)
         for number in range(10):
             place = house.topic.next_position(house.topic.last_confirmed)
             house.topic.publish([1], [keyed(f"k{number}", place)])
     found = await house.subscription.stats.describe()
-    assert found["blockedReason"] == blocked.DRAINING and found["drainingHashesCount"] > 0
-    house.subscription.consumers[0].ack(ids(*((1, entry) for entry in range(10))))
+    assert found.blocked_reason == blocked.DRAINING and found.draining_hashes_count > 0
+    house.subscription.pump.acknowledge(
+        house.subscription.consumers[0], ids(*((1, entry) for entry in range(10)))
+    )
     found = await house.subscription.stats.describe()
-    assert (found["blockedReason"], found["drainingHashesCount"], found["unackedMessages"]) == ("", 0, 10)
+    assert (found.blocked_reason, found.draining_hashes_count, found.unacked_messages) == ("", 0, 10)
 
 
 @given(st.lists(st.integers(0, 100), max_size=60), st.integers(0, 100))

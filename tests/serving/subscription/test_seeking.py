@@ -109,7 +109,7 @@ async def test_a_seek_of_a_topic_that_was_unloaded_meanwhile_fails_and_changes_n
     with pytest.raises(Unavailable):
         await made.subscription.seek(commands.message_id(1, 0))
     with pytest.raises(Unavailable):
-        await made.subscription.skip_all()
+        await made.subscription.skip(None)
     assert made.subscription.mark_delete == Position(1, 3)
 
 
@@ -124,7 +124,7 @@ async def test_skipping_acknowledges_and_keeps_the_consumers(stand: Stand, kind:
     assert (await stand.backlog(), made.unacked) == (4, 0)
     made.flow(2)
     assert port.positions() == [(3, 2)]
-    await made.subscription.skip_all()
+    await made.subscription.skip(None)
     assert (await stand.backlog(), made.unacked, made.is_open) == (0, 0, True)
     stand.restart()
     assert await stand.backlog() == 0

@@ -13,8 +13,8 @@ import pytest
 from pulsar import ConsumerType, InitialPosition
 
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
+from quire.serving.registry.topic_loader import subscriptions_of
 from quire.wire.hashing import key_slot
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
@@ -197,9 +197,7 @@ async def test_cumulative_acknowledgement(client: pulsar.Client, broker: Broker)
         assert texts(receive(client.subscribe(topic, "s"), 20)) == numbers(20, 30)
 
     await in_thread(work)
-    assert (await broker.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"]["s"][
-        "msgBacklog"
-    ] == 20
+    assert (await broker.admin.statistics.stats(TopicName.parse(topic))).subscriptions["s"].msg_backlog == 20
 
 
 async def test_single_messages_of_batches(client: pulsar.Client, broker: Broker) -> None:
@@ -217,9 +215,7 @@ async def test_single_messages_of_batches(client: pulsar.Client, broker: Broker)
         assert texts(drain(consumer)) == numbers(40)[::4]
 
     await in_thread(work)
-    assert (await broker.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"]["s"][
-        "msgBacklog"
-    ] == 10
+    assert (await broker.admin.statistics.stats(TopicName.parse(topic))).subscriptions["s"].msg_backlog == 10
 
 
 async def test_a_small_receiver_queue_gets_everything(client: pulsar.Client) -> None:
@@ -297,7 +293,7 @@ async def test_readers(client: pulsar.Client, broker: Broker) -> None:
             reader.close()
 
     await in_thread(work)
-    assert (await broker.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"] == {}
+    assert (await broker.admin.statistics.stats(TopicName.parse(topic))).subscriptions == {}
 
 
 async def test_readers_in_the_middle_of_a_batch(client: pulsar.Client) -> None:
@@ -321,7 +317,7 @@ async def test_unsubscribe_deletes(client: pulsar.Client, broker: Broker) -> Non
         consumer.unsubscribe()
 
     await in_thread(work)
-    assert (await broker.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"] == {}
+    assert (await broker.admin.statistics.stats(TopicName.parse(topic))).subscriptions == {}
 
 
 async def test_stats_count_exactly(client: pulsar.Client, broker: Broker) -> None:
@@ -337,10 +333,10 @@ async def test_stats_count_exactly(client: pulsar.Client, broker: Broker) -> Non
         return consumer
 
     consumer = await in_thread(work)
-    stats = (await broker.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"]["s"]
-    assert (stats["type"], stats["msgBacklog"]) == ("Shared", 150)
-    assert stats["consumers"][0]["consumerName"] == "c"
-    assert stats["unackedMessages"] == stats["consumers"][0]["unackedMessages"] >= 20
+    stats = (await broker.admin.statistics.stats(TopicName.parse(topic))).subscriptions["s"]
+    assert (stats.type, stats.msg_backlog) == ("Shared", 150)
+    assert stats.consumers[0].consumer_name == "c"
+    assert stats.unacked_messages == stats.consumers[0].unacked_messages >= 20
     await in_thread(lambda: receive(consumer, 130))
 
 
@@ -439,7 +435,7 @@ async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
     expected = [text for text in numbers(200) if int(text) >= 150 or int(text) % 3 == 0]
     async with asyncio.timeout(60):
         name, stats = TopicName.parse(topic), broker.admin.statistics.stats
-        while (await stats(name))["subscriptions"]["s"]["msgBacklog"] != len(expected):  # noqa: ASYNC110
+        while (await stats(name)).subscriptions["s"].msg_backlog != len(expected):  # noqa: ASYNC110
             await asyncio.sleep(0)
     if ending == "kill":
         subscription = subscriptions_of(await broker.sessions.topics.open(topic)).get("s")
@@ -447,9 +443,9 @@ async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
         await until_durable(subscription)
     await (house.stop(broker) if ending == "stop" else house.kill(broker))
     broker = await house.start()
-    assert (await broker.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"]["s"][
-        "msgBacklog"
-    ] == len(expected)
+    assert (await broker.admin.statistics.stats(TopicName.parse(topic))).subscriptions[
+        "s"
+    ].msg_backlog == len(expected)
     client = pulsar.Client(broker.service_url, logger=quiet, operation_timeout_seconds=20)
 
     def after() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from quire.runtime.errors import AlreadyExists, NotFound, Unavailable
 from quire.runtime.tasks import Tasks
-from quire.serving.model.ports import ConsumerBusy, NotAllowed
+from quire.serving.model.ports import ConsumerBusy, EmptyName, Position
+from quire.serving.model.request import SubscribeRequest
 from quire.serving.subscription.delivery.block_source import BlockSource, ReadLimit
+from quire.serving.subscription.dispatch.key_owners import AutoSplit
+from quire.serving.subscription.dispatch.key_queue import KeyQueue
+from quire.serving.subscription.pump import Pump
 from quire.serving.subscription.subscriptions import (
     SubscriptionKind,
 )
 from quire.wire import commands
-from tests.serving.subscription.fakes import FakeTopic, ids
-from tests.serving.subscription.stand import EXCLUSIVE, FAILOVER, SHARED, Stand, settle
+from tests.serving.subscription.fakes import FakePort, FakeTopic, ids, keyed
+from tests.serving.subscription.stand import EXCLUSIVE, FAILOVER, SHARED, Stand, attach, settle
 
 
 async def test_a_confirmed_block_is_delivered_in_the_same_turn_in_one_write(stand: Stand) -> None:
@@ -117,6 +122,7 @@ async def test_a_full_connection_is_sent_nothing_until_it_drains(stand: Stand) -
     assert not port.raw
     port.is_writable = True
     made.resumed()
+    await asyncio.sleep(0)
     assert port.positions() == [(1, 0), (1, 1)]
 
 
@@ -128,7 +134,7 @@ async def test_the_kind_of_a_subscription_is_its_consumers(stand: Stand) -> None
     made, _ = await stand.consumer(EXCLUSIVE)
     with pytest.raises(ConsumerBusy):
         await stand.consumer(EXCLUSIVE)
-    with pytest.raises(NotAllowed):
+    with pytest.raises(EmptyName):
         await stand.consumer(EXCLUSIVE, name="")
 
 
@@ -178,16 +184,16 @@ async def test_a_subscription_that_fails_does_not_fail_the_publisher_or_others(
     monkeypatch.setattr(broken.port, "deliver", lambda parts: 1 / 0)
     stand.topic.publish([1])
     assert port.positions() == [(1, 0)]
-    assert "subscription a of persistent://public/default/t failed" in caplog.text
+    assert "subscription=a topic=persistent://public/default/t" in caplog.text
 
 
 async def test_unsubscribe_only_alone(stand: Stand) -> None:
     first, _ = await stand.consumer(SHARED)
     second, _ = await stand.consumer(SHARED)
     with pytest.raises(ConsumerBusy):
-        await first.subscription.unsubscribe(first)
+        await first.subscription.unsubscribe(first.consumer)
     second.close()
-    await first.subscription.unsubscribe(first)
+    await first.subscription.unsubscribe(first.consumer)
     assert list(stand.subscriptions) == []
     stand.restart()
     assert list(stand.subscriptions) == []
@@ -201,8 +207,8 @@ async def test_creating_and_deleting_by_an_operator(stand: Stand) -> None:
     with pytest.raises(AlreadyExists):
         await stand.subscriptions.create("late")
     stand.restart()
-    stats = await stand.subscriptions.stats()
-    assert {name: one["msgBacklog"] for name, one in stats.items()} == {"early": 4, "late": 0, "there": 1}
+    found = {one.name: await one.stats.backlog() for one in stand.subscriptions}
+    assert found == {"early": 4, "late": 0, "there": 1}
     _, port = await stand.consumer(name="early")
     with pytest.raises(ConsumerBusy):
         await stand.subscriptions.delete("early")
@@ -219,14 +225,14 @@ async def test_stats_are_pulsars(stand: Stand) -> None:
     made, _ = await stand.consumer(SHARED, consumer_name="c", address="127.0.0.1:9")
     stand.topic.publish([2, 3])
     made.ack(ids((1, 0)))
-    stats = (await stand.subscriptions.stats())["s"]
-    assert (stats["type"], stats["msgBacklog"], stats["unackedMessages"]) == ("Shared", 3, 3)
-    assert stats["msgOutCounter"] == 5 and stats["bytesOutCounter"] > 0
-    (one,) = stats["consumers"]
-    assert (one["consumerName"], one["availablePermits"], one["unackedMessages"]) == ("c", 995, 3)
-    assert one["address"] == "127.0.0.1:9"
+    stats = await made.subscription.stats.describe()
+    assert (stats.type, stats.msg_backlog, stats.unacked_messages) == ("Shared", 3, 3)
+    assert stats.msg_out_counter == 5 and stats.bytes_out_counter > 0
+    (one,) = stats.consumers
+    assert (one.consumer_name, one.available_permits, one.unacked_messages) == ("c", 995, 3)
+    assert one.address == "127.0.0.1:9"
     cursor = made.subscription.stats.of_cursor()
-    assert (cursor["markDeletePosition"], cursor["readPosition"]) == ("1:0", "1:2")
+    assert (cursor.mark_delete_position, cursor.read_position) == ("1:0", "1:2")
 
 
 async def test_unloading_closes_consumers(stand: Stand) -> None:
@@ -297,7 +303,7 @@ async def test_a_subscription_that_is_made_while_its_topic_is_unloaded_is_refuse
 async def test_a_forced_unsubscribe_closes_the_others(stand: Stand) -> None:
     first, first_port = await stand.consumer(SHARED)
     _, second_port = await stand.consumer(SHARED)
-    await first.subscription.unsubscribe(first, force=True)
+    await first.subscription.unsubscribe(first.consumer, force=True)
     assert second_port.is_closed and not first_port.is_closed
     assert stand.subscriptions.get("s") is None
     stand.restart()
@@ -310,3 +316,80 @@ async def test_blocks_confirmed_in_one_turn_are_one_delivery(stand: Stand) -> No
     assert port.deliveries == 1
     assert port.positions() == [(1, entry) for entry in range(5)]
     assert await stand.backlog() == 7
+
+
+async def test_consumers_that_leave_together_are_sorted_out_once(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ring, the entries that wait and the dispatch: once, not for each consumer of a connection that ends."""
+    counts: Counter[str] = Counter()
+    for owner, name in ((AutoSplit, "_build"), (KeyQueue, "_sort_all"), (Pump, "_run")):
+        _count_calls(monkeypatch, owner, name, counts)
+    made = [
+        (await stand.consumer(SubscriptionKind.KEY_SHARED, consumer_id=at, consumer_name=f"c{at}"))[0]
+        for at in range(50)
+    ]
+    at = Position(1, 0)
+    stand.topic.publish([1] * 200, [keyed(f"k{entry}", at._replace(entry_id=entry)) for entry in range(200)])
+    stays, port = await stand.consumer(SubscriptionKind.KEY_SHARED, consumer_name="stays")
+    counts.clear()
+    for one in made:
+        one.close()
+    await settle()
+    assert len(port.positions()) == 200 and stays.unacked == 200
+    assert counts == {"_build": 1, "_sort_all": 1, "_run": 1}
+
+
+def _count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, counts: Counter[str]) -> None:
+    """Count the calls of a method, which takes nothing, in `counts`."""
+    called = getattr(owner, name)
+
+    def counted(one: object) -> None:
+        counts[name] += 1
+        called(one)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionKind))
+async def test_a_seek_detaches_all_consumers_in_one_step(
+    stand: Stand, kind: SubscriptionKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 1 if kind is EXCLUSIVE else 20
+    made = [await stand.consumer(kind, consumer_id=at, consumer_name=f"c{at}") for at in range(many)]
+    stand.topic.publish([1] * 40, [keyed(f"k{entry}", Position(1, entry)) for entry in range(40)])
+    subscription = stand.subscriptions.get("s")
+    assert subscription is not None
+    dispatcher = subscription.pump.dispatcher
+    monkeypatch.setattr(dispatcher, "detach", None)
+    await subscription.seek(ids((1, 10))[0])
+    assert not dispatcher.consumers and all(port.is_closed for _, port in made)
+    assert all(not one.is_open and not one.pending_acks for one, _ in made)
+    monkeypatch.undo()
+    _, port = await stand.consumer(kind)
+    await settle()
+    assert port.positions() == [(1, entry) for entry in range(10, 40)]
+
+
+@pytest.mark.parametrize("kind", [SHARED, FAILOVER, SubscriptionKind.KEY_SHARED])
+async def test_a_consumer_among_thousands_costs_no_look_at_all_of_them(
+    stand: Stand, kind: SubscriptionKind
+) -> None:
+    """To come, to ask for messages and to leave: each consumer looks at few others, or all of them are quadratic."""
+    looks = 0
+
+    class Port(FakePort):
+        def writable(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return True
+
+    made = []
+    for at in range(300):
+        request = SubscribeRequest("s", kind, at, f"c{at}")
+        made.append(await attach(stand.subscriptions, request, Port()))
+        made[-1].flow(10)
+    for one in made:
+        one.close()
+    await settle()
+    assert looks < 10 * len(made)

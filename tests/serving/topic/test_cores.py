@@ -16,6 +16,7 @@ from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.topic.dedup import (
     INACTIVE_MS_MAX,
     LAST,
+    NEWEST_KEPT,
     SEQUENCE_ID_MAX,
     Deduplicator,
     DedupStore,
@@ -99,7 +100,7 @@ def test_topics_that_come_and_go_leave_nothing_in_the_queue() -> None:
 # -- deduplication ---------------------------------------------------------------------------------------
 
 
-FRESH, DUPLICATE, FOREIGN = Verdict
+FRESH, DUPLICATE, FOREIGN, OVERLAPPING = Verdict
 
 
 def numbers(low: int, high: int | None = None, chunk: int = LAST, name: str = "p") -> Numbers:
@@ -122,6 +123,22 @@ def test_what_comes_at_once_is_looked_at_one_by_one() -> None:
     assert dedup.last_sequence_id("p") == 14
 
 
+def test_a_batch_that_is_stored_in_part_is_refused_and_changes_nothing() -> None:
+    dedup = Deduplicator()
+    sent = [numbers(0, 4), numbers(0, 9), numbers(4, 5), numbers(5, 9), numbers(0, 9)]
+    assert dedup.admit("p", sent, 0) == [FRESH, OVERLAPPING, OVERLAPPING, FRESH, DUPLICATE]
+    dedup.admit("p", [numbers(12, chunk=0)], 0)
+    assert dedup.admit("p", [numbers(11, 12)], 0) == [OVERLAPPING]
+    assert dedup.last_sequence_id("p") == 11
+
+
+def test_what_is_in_the_log_counts_whole() -> None:
+    dedup = Deduplicator({"p": Seen(4, LAST, 0)})
+    for low, high in ((3, 9), (5, 6)):
+        dedup.learn(seal(metadata(sequence_id=low, highest_sequence_id=high), b""), 0)
+    assert dedup.last_sequence_id("p") == 9
+
+
 def test_an_entry_of_another_or_of_nobody_is_foreign_and_changes_nothing() -> None:
     dedup = Deduplicator()
     sent = [numbers(1), numbers(2**60, name="victim"), None, numbers(2)]
@@ -137,6 +154,7 @@ def test_it_stores_what_a_set_of_all_numbers_would(reads: list[list[tuple[int, i
         sent = [numbers(low, low + more) for low, more in read]
         for one, verdict in zip(sent, dedup.admit("p", sent, 0), strict=True):
             assert (verdict is FRESH) == (one.low > max(stored))
+            assert (verdict is DUPLICATE) == (one.high <= max(stored))
             if verdict is FRESH:
                 assert not stored & set(range(one.low, one.high + 1))
                 stored |= set(range(one.low, one.high + 1))
@@ -167,6 +185,10 @@ def metadata(**more: Any) -> pb.MessageMetadata:
         (metadata(), numbers(3)),
         (metadata(highest_sequence_id=9), numbers(3, 9)),
         (metadata(highest_sequence_id=2), numbers(3)),
+        (metadata(num_messages_in_batch=5), numbers(3, 7)),
+        (metadata(num_messages_in_batch=-5), numbers(3)),
+        (metadata(num_messages_in_batch=5, highest_sequence_id=20), numbers(3, 20)),
+        (metadata(num_messages_in_batch=2**31 - 1, sequence_id=SEQUENCE_ID_MAX), None),
         (metadata(chunk_id=1, num_chunks_from_msg=3), numbers(3, chunk=1)),
         (metadata(chunk_id=2, num_chunks_from_msg=3), numbers(3)),
         (metadata(chunk_id=-1, num_chunks_from_msg=3), numbers(3)),
@@ -190,8 +212,16 @@ def test_any_bytes_may_be_an_entry(garbage: bytes) -> None:
 
 
 def test_inactive_producers_are_forgotten() -> None:
-    dedup = Deduplicator({"old": Seen(1, LAST, 0), "new": Seen(2, LAST, 10)})
-    assert set(dedup.capture(INACTIVE_MS_MAX + 5)) == {"new"}
+    newest = {f"new{number}": Seen(2, LAST, 10) for number in range(NEWEST_KEPT)}
+    dedup = Deduplicator({"old": Seen(1, LAST, 0), **newest})
+    assert set(dedup.capture(INACTIVE_MS_MAX + 5)) == newest.keys()
+
+
+def test_a_clock_that_jumps_ahead_makes_no_topic_forget_its_newest_producers() -> None:
+    dedup = Deduplicator({f"{number}": Seen(1, LAST, number) for number in range(2 * NEWEST_KEPT)})
+    assert dedup.admit("p", [numbers(1)], 1000) == [Verdict.FRESH]
+    assert dedup.capture(INACTIVE_MS_MAX * 10).keys() >= {"p", str(2 * NEWEST_KEPT - 1)}
+    assert dedup.admit("p", [numbers(1)], INACTIVE_MS_MAX * 10) == [Verdict.DUPLICATE]
 
 
 def test_of_too_many_producers_those_that_sent_last_are_known() -> None:

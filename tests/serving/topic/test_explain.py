@@ -22,11 +22,19 @@ def case_of(
     retention: RetentionPolicy,
     *,
     compacted_to: Position | None = None,
+    deduplicated_to: Position | None = None,
     has_archive: bool = True,
 ) -> Circumstances:
     active = SegmentRecord(ledger_id=100, last_entry=4, messages=5, bytes=50, created_ms=NOW_MS - 10)
     return Circumstances(
-        [*sealed, active], marks, retention, compacted_to, BrokerSettings(), has_archive, NOW_MS
+        [*sealed, active],
+        marks,
+        retention,
+        compacted_to,
+        deduplicated_to,
+        BrokerSettings(),
+        has_archive,
+        NOW_MS,
     )
 
 
@@ -43,7 +51,7 @@ def test_what_is_not_kept_is_exactly_what_trimming_would_drop(seed: int) -> None
     time_ms, size = rng.choice([(-1, -1), (0, 0), (-1, 250), (3500, -1), (5500, 450)])
     retention = RetentionPolicy(retention_ms=time_ms, retention_bytes=size)
     rows = explain(case_of(sealed, marks, retention))
-    free = [not row["keptBy"] for row in rows]
+    free = [not row.kept_by for row in rows]
     count = trimmable(sealed, 50, marks.values(), retention, NOW_MS)
     assert free == [True] * count + [False] * (len(rows) - count)
 
@@ -57,30 +65,30 @@ def test_each_reason_is_named_with_its_end() -> None:
     rows = explain(
         case_of([archived, segment(2)], {"slow": Position(2, 3)}, retention, compacted_to=Position(1, 9))
     )
-    kept = [[one["by"] for one in row["keptBy"]] for row in rows]
+    kept = [[one.by for one in row.kept_by] for row in rows]
     assert kept == [["retention"], ["subscription", "retention", "compaction"], ["active"]]
-    assert rows[0]["keptBy"][0]["untilMs"] == NOW_MS + 3000
-    assert "750 more" in rows[0]["keptBy"][0]["why"]
-    assert "slow (acknowledged up to 2:3)" in rows[1]["keptBy"][0]["why"]
-    assert [row["bookies"]["by"] for row in rows] == ["lag", "archive", "active"]
-    assert rows[0]["bookies"]["untilMs"] == pointer.archived_ms + BrokerSettings().archive_lag_ms
+    assert rows[0].kept_by[0].until_ms == NOW_MS + 3000
+    assert "750 bytes left" in rows[0].kept_by[0].why
+    assert "slow (acknowledged up to 2:3)" in rows[1].kept_by[0].why
+    assert [row.bookies.by for row in rows] == ["lag", "archive", "active"]
+    assert rows[0].bookies.until_ms == pointer.archived_ms + BrokerSettings().archive_lag_ms
 
 
 def test_a_segment_that_only_an_earlier_one_keeps_says_so() -> None:
     old = SegmentRecord(ledger_id=2, sealed_ms=1, last_entry=9, messages=10, bytes=100)
     rows = explain(case_of([segment(1), old], {}, RetentionPolicy(retention_ms=5000, retention_bytes=-1)))
-    assert [row["keptBy"][0]["by"] for row in rows] == ["retention", "order", "active"]
+    assert [row.kept_by[0].by for row in rows] == ["retention", "order", "active"]
 
 
 def test_why_archiving_fails_is_said_with_the_segment() -> None:
     case = replace(case_of([segment(1), segment(2)], {}, RetentionPolicy()), failures={1: "no room there"})
-    whys = [row["bookies"]["why"] for row in explain(case)]
+    whys = [row.bookies.why for row in explain(case)]
     assert "no room there" in whys[0] and "flushed" in whys[1]
 
 
 def test_a_segment_on_object_storage_is_told_by_its_log() -> None:
     case = replace(case_of([segment(1), segment(2)], {}, RetentionPolicy()), wals={1: "wal-x", 100: "wal-y"})
-    whys = [row["bookies"]["why"] for row in explain(replace(case, has_archive=False))]
+    whys = [row.bookies.why for row in explain(replace(case, has_archive=False))]
     assert "wal-x" in whys[0] and "bookies" not in whys[0]
     assert "bookies' copy" in whys[1]
     assert "wal-y is the only one" in whys[2]
@@ -90,6 +98,6 @@ def test_without_an_archive_the_bookies_keep_it_and_many_names_are_cut() -> None
     marks = {f"s{i}": Position(1, 0) for i in range(9)}
     for retention in (RetentionPolicy(retention_ms=-1, retention_bytes=-1), RetentionPolicy()):
         row = explain(case_of([segment(1)], marks, retention, has_archive=False))[0]
-        assert "no archive" in row["bookies"]["why"]
-        assert row["keptBy"][0]["why"].endswith("and 4 more")
-        assert ("for ever" in row["keptBy"][-1]["why"]) == (retention.retention_ms < 0)
+        assert "no archive" in row.bookies.why
+        assert row.kept_by[0].why.endswith("and 4 more")
+        assert ("is unlimited" in row.kept_by[-1].why) == (retention.retention_ms < 0)

@@ -14,8 +14,8 @@ from quire.metadata import paths, topics
 from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
-from quire.serving.cluster import local_bundles
 from quire.serving.names import TopicName
+from quire.serving.registry import local_bundles
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
 NAME = TopicName.parse("topic")

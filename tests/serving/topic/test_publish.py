@@ -248,6 +248,24 @@ def test_the_budget_is_held_until_confirmation(world: World) -> None:
     assert world.budget.held_bytes == 0
 
 
+def test_under_a_queue_that_never_empties_each_block_has_the_time_of_its_own_entries(world: World) -> None:
+    """A run that is cut at its front and extended at its end in each turn is never older than what is left of it."""
+    producer, wait = Producer(), BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + 5
+    world.attach(7)
+    for second in range(50):
+        world.publish(producer, *[10] * BLOCK_ENTRIES_MAX)
+        world.publish(producer, *[10] * 2)  # in the same turn
+        world.turn()
+        if second >= wait:  # one block is confirmed a turn, and the queue stays
+            world.publisher.confirmed(BLOCK_ENTRIES_MAX * (second - wait + 1) - 1)
+            world.turn()
+        world.clock.advance_ms(1000)
+    assert len(world.publisher._waiting) == 1
+    for flight in [*world.sink.flights, *world.publisher._flights]:
+        assert flight.came_s == flight.first_entry // (BLOCK_ENTRIES_MAX + 2)
+    assert world.sink.flights[-1].came_s > wait
+
+
 def test_without_a_ledger_everything_waits(world: World) -> None:
     producer = Producer()
     world.publish(producer, 100)

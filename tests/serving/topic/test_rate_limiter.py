@@ -1,38 +1,22 @@
-"""Token buckets against what they promise, and the limiters that producers and subscriptions wait at."""
+"""Rate limiters of producers and subscriptions: who waits, in which order, and for how long."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from quire.metadata.records import DispatchRate, PublishRate
 from quire.runtime.clock import ManualClock
-from quire.runtime.token_bucket import TokenBucket
 from quire.serving.policy.rate_limiter import RateLimiter, dispatch_rate_limiter, publish_rate_limiter
 from quire.serving.policy.resolved import TopicPolicies
-
-
-def test_a_bucket_starts_with_a_second_s_worth_and_goes_into_debt() -> None:
-    bucket = TokenBucket(100, 0.0)
-    assert bucket.wait_s(0.0) == 0
-    bucket.take(150)
-    assert bucket.wait_s(0.0) == pytest.approx(0.51)
-    assert bucket.wait_s(0.5) == pytest.approx(0.01)
-    assert bucket.wait_s(0.511) == 0
-    bucket.take(1)
-    assert bucket.wait_s(1000.0) == 0
-    bucket.take(100)
-    assert bucket.wait_s(1000.0) > 0, "what was not used is not saved up"
 
 
 def test_the_slower_of_both_kinds_counts() -> None:
     clock = ManualClock()
     limiter = RateLimiter(10, 1000, clock)
     limiter.passed(1, 3000)
-    assert limiter._wait_s() == pytest.approx(2.001)
+    assert limiter.queue.wait_s() == pytest.approx(2.001)
     limiter.passed(40, 0)
-    assert limiter._wait_s() == pytest.approx(3.2)
+    assert limiter.queue.wait_s() == pytest.approx(3.2)
     assert RateLimiter(1, 0, clock).is_open()
 
 
@@ -42,7 +26,9 @@ def test_dispatching_waits_until_some_of_the_rate_has_gathered() -> None:
     assert limiter is not None and limiter.is_open()
     assert limiter.allowance() == (1000, 5000), "a period's worth at once"
     limiter.passed(998, 0)
-    assert limiter._wait_s() == pytest.approx(0.03), "5 are a twentieth of a second's worth, and 2 are left"
+    assert limiter.queue.wait_s() == pytest.approx(0.03), (
+        "5 are a twentieth of a second's worth, and 2 are left"
+    )
     clock.advance_ms(30)
     assert limiter.is_open() and limiter.allowance() == (5, 5000)
     assert dispatch_rate_limiter(DispatchRate(), clock) is None
@@ -56,27 +42,6 @@ def test_what_a_part_is_allowed_is_what_all_wider_ones_allow() -> None:
     limiter.passed(1, 60)
     assert not limiter.is_open() and not wider.is_open()
     assert limiter.allowance() == (9, 1)
-
-
-@given(
-    st.floats(0.5, 10_000),
-    st.lists(st.tuples(st.floats(0, 3), st.integers(1, 5000)), max_size=80),
-)
-def test_over_any_time_no_more_passes_than_promised(rate: float, arrivals: list[tuple[float, int]]) -> None:
-    bucket, now = TokenBucket(rate, 0.0), 0.0
-    passed: list[tuple[float, int]] = []
-    for pause_s, count in arrivals:
-        now += pause_s
-        wait_s = bucket.wait_s(now)
-        now += wait_s * 1.000001 + 1e-9 if wait_s else 0.0
-        assert bucket.wait_s(now) <= 1e-6, "who waited as long as told may pass"
-        bucket.take(count)
-        passed.append((now, count))
-    for first, (since, _) in enumerate(passed):
-        for last in range(first, len(passed)):
-            until, newest = passed[last]
-            total = sum(count for _, count in passed[first : last + 1])
-            assert total - newest <= rate * (until - since + 1) * 1.0001 + 1
 
 
 def limited(rate: int, clock: ManualClock) -> RateLimiter:
@@ -114,7 +79,7 @@ async def test_who_waits_is_let_in_one_by_one_in_order() -> None:
     assert let_in == []
     for expected in ("a", "ab", "abc"):
         clock.advance_ms(1200)
-        limiter._release()
+        limiter.queue.release()
         assert "".join(let_in) == expected
 
 
@@ -126,7 +91,7 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     limiter.wait(lambda: told.append("waited"))
     clock.advance_ms(60_000)
     assert not limiter.is_open(), "the timer has not fired yet, and somebody is before it"
-    limiter._release()
+    limiter.queue.release()
     assert told == ["waited"] and limiter.is_open()
 
 
@@ -145,7 +110,7 @@ async def test_one_that_fails_stops_nobody_after_it(how: str) -> None:
     clock.advance_ms(60_000)
     assert not limiter.is_open(), "somebody waits"
     if how == "released":
-        limiter._release()
+        limiter.queue.release()
     else:
         limiter.open()
     assert told == ["a", "b"]
@@ -165,7 +130,7 @@ async def test_the_broker_s_rate_holds_for_all_topics_together() -> None:
     second.open()
     assert not told, "a topic that is closed lets nobody pass whom the broker holds"
     clock.advance_ms(1200)
-    shared._release()
+    shared.queue.release()
     assert told == ["second", "first"]
 
 

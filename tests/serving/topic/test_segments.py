@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from quire.metadata import topics
-from quire.metadata.records import ArchivePointer, TopicRecord
+from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
 from quire.metadata.store import Step
 from quire.serving.model.ports import Position
 from quire.serving.topic.meta_store import MetaStore
@@ -16,6 +17,7 @@ from quire.serving.topic.segments import Active
 from quire.testing.metadata import MemoryStore
 
 POINTER = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
+ARCHIVED = SegmentRecord(ledger_id=1, archive=POINTER)
 
 
 class SlowStore(MemoryStore):
@@ -45,13 +47,13 @@ async def test_a_change_that_waited_for_a_roll_leaves_the_new_segment_active(
     segments = meta_store.segments
     assert segments.active is not None
     if change == "off_bookies":
-        await meta_store.archived(1, POINTER)
+        await meta_store.archived(ARCHIVED)
     segments.active.last_entry, segments.active.messages = 4, 5
     rolling = asyncio.ensure_future(meta_store.begin(segments.active.sealed(3), Active(3, 15, 3)))
     await asyncio.sleep(0)
     match change:
         case "archived":
-            await meta_store.archived(1, POINTER)
+            await meta_store.archived(ARCHIVED)
         case "off_bookies":
             await meta_store.off_bookies(1)
         case "update":
@@ -68,7 +70,7 @@ async def test_a_change_that_waited_for_the_seal_leaves_none_active(meta_store: 
     assert segments.active is not None
     sealing = asyncio.ensure_future(meta_store.seal(segments.active.sealed(3)))
     await asyncio.sleep(0)
-    await meta_store.archived(1, POINTER)
+    await meta_store.archived(ARCHIVED)
     await sealing
     assert segments.active is None
     assert segments.sealed[0].archive == POINTER
@@ -76,10 +78,10 @@ async def test_a_change_that_waited_for_the_seal_leaves_none_active(meta_store: 
 
 async def test_bookies_keep_what_no_object_holds(meta_store: MetaStore) -> None:
     segments = meta_store.segments
-    with pytest.raises(AssertionError, match="a segment in state SEALED met RELEASED"):
+    with pytest.raises(AssertionError, match="a segment in state SEALED received RELEASED"):
         await meta_store.off_bookies(1)
-    with pytest.raises(AssertionError, match="a segment in state ACTIVE met ARCHIVED"):
-        await meta_store.archived(2, POINTER)
+    with pytest.raises(AssertionError, match="a segment in state ACTIVE received ARCHIVED"):
+        await meta_store.archived(replace(ARCHIVED, ledger_id=2))
     assert [segment.on_bookies for segment in segments.listed] == [True, True]
 
 

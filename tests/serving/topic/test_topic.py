@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from unittest.mock import AsyncMock
 
 import pulsar
@@ -18,13 +19,19 @@ from quire.metadata.records import (
     decode,
 )
 from quire.metadata.store import ANY_VERSION, Node
-from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable
+from quire.runtime.errors import (
+    Fenced,
+    NotFound,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+)
 from quire.serving.broker import Broker
-from quire.serving.cluster import bundles
 from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.service import TopicPoliciesService
+from quire.serving.registry import bundles, topic_deletion
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import log as log_module
 from quire.serving.topic import writing
@@ -275,32 +282,9 @@ async def test_what_is_refused_while_nothing_can_be_written_works_afterwards(
     assert await broker.registry.open(NAME) is not topic
 
 
-async def test_a_state_log_that_cannot_be_read_says_whose_it_is(
-    house: BrokerHouse, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker = await house.start()
-    names = [f"persistent://public/default/topic-{number}" for number in range(3)]
-    for name in names:
-        await broker.admin.subscriptions.create(TopicName.parse(name), "s", EARLIEST)
-    await house.kill(broker)
-    path = paths.state_log("public", "default", "00000000_ffffffff")
-    store = house.cluster.store
-    record = decode(StateLogRecord, (await store.get(path)).value, path)
-    for bookie in house.cluster.bookies:
-        bookie.flip(record.ledgers[-1], 0)
-    broker = await house.start()
-    for _ in range(2):
-        with pytest.raises(CorruptionError, match=r"topic-0, .*topic-1, .*topic-2") as raised:
-            await broker.registry.open(TopicName.parse(names[0]))
-    assert "bundle public/default/00000000_ffffffff" in str(raised.value)
-    assert broker.metrics()["quire_serving_bundles_damaged"] == 1
-    told = [one for one in caplog.records if "cannot be read, so these topics" in one.getMessage()]
-    assert len(told) == 1
-
-
 async def test_bytes_of_a_topic_that_goes_are_given_back(broker: Broker) -> None:
     """What was not written when a topic was unloaded or deleted must not hold the other clients back for ever."""
-    for leave in (broker.registry.unload, broker.deletion.delete):
+    for leave in (broker.registry.unload, partial(topic_deletion.delete, broker.registry)):
         topic = await broker.registry.open(NAME, create=True)
         entries = [b"x" * 100] * 30_000  # more than may be in flight
         publish_silently(topic, *entries)
@@ -377,11 +361,11 @@ async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
         tries += 1
         raise Unavailable("the state log does not answer")
 
-    monkeypatch.setattr("quire.serving.cluster.deletion.RETRY_S", 0.01)
+    monkeypatch.setattr("quire.serving.operations.deletion.RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(Subscriptions, "forget", fail)
         with pytest.raises(Unavailable):
-            await broker.deletion.delete(NAME)
+            await topic_deletion.delete(broker.registry, NAME)
         with pytest.raises(Unavailable, match="is being deleted"):
             await broker.registry.open(NAME, create=True)
         async with asyncio.timeout(60):
@@ -389,7 +373,7 @@ async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
                 await asyncio.sleep(0.01)
     await until_deleted(broker, NAME)
     with pytest.raises(NotFound):
-        await broker.deletion.delete(NAME)
+        await topic_deletion.delete(broker.registry, NAME)
     await in_thread(lambda: publish(client, range(5, 7)))
     assert await in_thread(lambda: read_all(client)) == [5, 6]
 
@@ -446,7 +430,7 @@ async def test_a_topic_is_made_anew_only_when_all_of_the_former_one_is_forgotten
         await forget(name)
 
     monkeypatch.setattr(broker.registry.schemas, "forget", wait)
-    deletion = asyncio.create_task(broker.deletion.delete(NAME))
+    deletion = asyncio.create_task(topic_deletion.delete(broker.registry, NAME))
     await reached.wait()
     made = asyncio.create_task(broker.registry.open(NAME, create=True))
     for _ in range(100):
@@ -472,7 +456,9 @@ async def until_deleted(broker: Broker, name: TopicName) -> None:
 async def test_deleting_twice_at_once_deletes_once(broker: Broker, client: pulsar.Client) -> None:
     await in_thread(lambda: publish(client, range(5)))
     await broker.registry.unload(NAME)
-    answers = await asyncio.gather(*[broker.deletion.delete(NAME) for _ in range(3)], return_exceptions=True)
+    answers = await asyncio.gather(
+        *[topic_deletion.delete(broker.registry, NAME) for _ in range(3)], return_exceptions=True
+    )
     assert [type(answer) for answer in answers].count(NotFound) == 2
     assert await broker.registry.records.find(NAME) is None
 
@@ -561,7 +547,7 @@ async def test_a_topic_ends_once(broker: Broker) -> None:
     unloaded.drop()
     unloaded._lost()
     assert unloaded.state is State.CLOSED
-    with pytest.raises(AssertionError, match="a loaded topic in state CLOSED met DELETE"):
+    with pytest.raises(AssertionError, match="a loaded topic in state CLOSED received DELETE"):
         await unloaded.delete(AsyncMock())
 
 

@@ -17,6 +17,7 @@ from quire.metadata.records import (
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST, Position
+from quire.serving.topic.lifecycle import upkeep
 from quire.serving.topic.topic import Topic
 from quire.wire.block import Buffer
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish, read_all
@@ -42,7 +43,7 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
         assert topic is not None
         await topic.log.writing.roll()  # type: ignore[misc]
     ledgers = [segment.ledger_id for segment in topic.log.segment_list.sealed]
-    assert await topic.upkeep.trim(topic) == 0
+    assert await upkeep.trim(topic) == 0
 
     def acknowledge(count: int) -> None:
         for _ in range(count):
@@ -50,7 +51,7 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
 
     await in_thread(lambda: acknowledge(5))
     await in_thread(slow.close)
-    assert await topic.upkeep.trim(topic) == 1
+    assert await upkeep.trim(topic) == 1
     assert topic.log.first_position() == Position(ledgers[1], 0)
     assert await in_thread(lambda: read_all(client)) == list(range(5, 10))
     with pytest.raises(NotFound):
@@ -72,7 +73,7 @@ async def test_what_is_trimmed_while_it_is_asked_about_is_answered_by_what_is_le
     read = topic.log.reader.read
 
     async def trimmed_meanwhile(position: Position, bytes_max: int) -> list[Buffer]:
-        await topic.upkeep.trim(topic)
+        await upkeep.trim(topic)
         return await read(position, bytes_max)
 
     monkeypatch.setattr(topic.log.reader, "read", trimmed_meanwhile)
@@ -94,7 +95,7 @@ async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
     topic, sealed = await one_sealed(broker, client)
     await in_thread(client.close)
     pointer = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
-    await topic.log.meta_store.archived(sealed.ledger_id, pointer)
+    await topic.log.meta_store.archived(replace(sealed, archive=pointer))
     deleted: list[ArchivePointer] = []
 
     async def delete(pointer: ArchivePointer) -> None:
@@ -104,8 +105,8 @@ async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
     for each in house.cluster.bookies:
         await broker.services.store.create(paths.bookie(each.bookie.uuid), encode(each.record()))
         each.unreachable = True
-    assert await topic.upkeep.trim(topic) == 1
-    assert deleted == [pointer]
+    assert await upkeep.trim(topic) == 1
+    assert deleted == [[pointer]]
     assert (await broker.services.ledgers.info(sealed.ledger_id)).state is LedgerState.DELETING
     for each in house.cluster.bookies:
         each.unreachable = False
@@ -116,7 +117,7 @@ async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: p
         "public", "default", lambda old: replace(old, retention=RetentionPolicy(3_600_000, -1))
     )
     topic, _ = await one_sealed(broker, client)
-    assert await topic.upkeep.trim(topic) == 0
+    assert await upkeep.trim(topic) == 0
 
 
 async def test_a_topic_that_is_closed_while_it_is_looked_after_keeps_what_nobody_has_acknowledged(
@@ -137,7 +138,7 @@ async def test_a_topic_that_is_closed_while_it_is_looked_after_keeps_what_nobody
         return found
 
     topic.log.find_clock = dropped_meanwhile  # type: ignore[method-assign]
-    await topic.upkeep.look(topic)
+    await upkeep.look(topic)
     kept = await broker.registry.records.load(NAME)
     assert kept.segments[0].ledger_id == sealed.ledger_id
     await in_thread(client.close)

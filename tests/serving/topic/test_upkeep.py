@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from unittest import mock
 
 import pulsar
 import pytest
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 from quire.metadata.records import BacklogQuota, InactiveTopicPolicy, Policies, RetentionPolicy
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import EARLIEST, LATEST, Position, SegmentView
 from quire.serving.names import TopicName
-from quire.serving.topic.lifecycle import quota
+from quire.serving.registry import topic_deletion
+from quire.serving.registry.topic_loader import subscriptions_of
+from quire.serving.topic.lifecycle import quota, upkeep
 from quire.serving.topic.lifecycle.upkeep import is_active
 from quire.serving.topic.topic import Topic
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
@@ -50,7 +52,7 @@ class House:
     async def backlog(self, name: str) -> int:
         found = subscriptions_of(self.topic).get(name)
         assert found is not None
-        return await found.backlog()
+        return await found.stats.backlog()
 
     async def subscribe(self, *names: str) -> None:
         for name in names:
@@ -74,17 +76,17 @@ async def test_what_is_older_than_its_time_to_live_is_acknowledged_in_every_subs
     await kept.publish(5)
     kept.clock.ahead_s = 40
     await kept.publish(3)
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in "ab"] == [8, 8]
     kept.clock.ahead_s = 70
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in "ab"] == [3, 3]
     kept.topic.log.writing.roll()
     kept.clock.ahead_s = 200
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in "ab"] == [0, 0]
     before = [one.mark_delete for one in kept.topic.subscriptions]
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [one.mark_delete for one in kept.topic.subscriptions] == before
 
 
@@ -114,7 +116,7 @@ async def test_a_consumer_goes_on_behind_what_expired_under_its_hands(kept: Hous
 
     consumer, message = await in_thread(first)
     kept.clock.ahead_s = 100
-    await kept.topic.upkeep.expire(kept.topic, 50_000)
+    await upkeep.expire(kept.topic, 50_000)
     await kept.publish(1, size=7)
 
     def last() -> int:
@@ -144,16 +146,18 @@ async def test_a_quota_holds_producers_off_until_subscriptions_caught_up(
     await kept.subscribe("slow")
     producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
     await in_thread(lambda: producer.send(bytes(800)))
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     await in_thread(lambda: producer.send(bytes(800)))
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert not kept.topic.producers.all(), "those that are there are sent away"
     with pytest.raises(error):
         await in_thread(lambda: kept.client.create_producer(str(NAME)))
-    assert "backlog quota is 1000" in (await kept.broker.admin.statistics.explain(NAME))["producersHeldOff"]
+    assert (
+        "backlog quota of 1000 bytes" in (await kept.broker.admin.statistics.explain(NAME)).producers_held_off
+    )
     await kept.broker.admin.subscriptions.skip(NAME, "slow", None)
-    await kept.topic.upkeep.look(kept.topic)
-    assert (await kept.broker.admin.statistics.explain(NAME))["producersHeldOff"] == ""
+    await upkeep.look(kept.topic)
+    assert (await kept.broker.admin.statistics.explain(NAME)).producers_held_off == ""
     await kept.publish(1)
 
 
@@ -161,13 +165,15 @@ async def test_an_age_quota_holds_producers_off_and_ends_with_the_policy(kept: H
     await kept.prescribe(age_quota=BacklogQuota(limit_ms=60_000))
     await kept.subscribe("slow")
     await kept.publish(1)
-    await kept.topic.upkeep.look(kept.topic)
-    assert kept.topic.upkeep.refusal is None
+    await upkeep.look(kept.topic)
+    assert kept.topic.round_state.refusal is None
     kept.clock.ahead_s = 70
-    await kept.topic.upkeep.look(kept.topic)
-    assert kept.topic.upkeep.refusal is not None and kept.topic.upkeep.refusal[0] is quota.BacklogHeld
+    await upkeep.look(kept.topic)
+    assert (
+        kept.topic.round_state.refusal is not None and kept.topic.round_state.refusal[0] is quota.BacklogHeld
+    )
     await kept.prescribe(age_quota=None)
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     await kept.publish(1)
 
 
@@ -177,14 +183,14 @@ async def test_eviction_by_size_and_by_age_lets_the_slow_skip_and_the_fast_be(ke
     await kept.publish(9, size=500)
     await kept.broker.admin.subscriptions.create(NAME, "fast", LATEST)
     await kept.publish(1, size=500)
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in ("slow", "fast")] == [3, 1]
-    assert kept.topic.upkeep.refusal is None
+    assert kept.topic.round_state.refusal is None
     await kept.prescribe(
         backlog_quota=None, age_quota=BacklogQuota(limit_ms=60_000, action="consumer_backlog_eviction")
     )
     kept.clock.ahead_s = 70
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in ("slow", "fast")] == [0, 0]
 
 
@@ -199,14 +205,14 @@ async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
     await kept.subscribe("s")
     await kept.publish(2)
     kept.clock.ahead_s = 1000
-    assert not await kept.topic.upkeep.look(kept.topic), "off by default"
+    assert not await upkeep.look(kept.topic), "off by default"
     await kept.prescribe(inactive_topics=policy)
-    assert not await kept.topic.upkeep.look(kept.topic), "it has a backlog"
+    assert not await upkeep.look(kept.topic), "it has a backlog"
     await kept.broker.admin.subscriptions.skip(NAME, "s", None)
     kept.clock.ahead_s = 1059
-    assert not await kept.topic.upkeep.look(kept.topic)
+    assert not await upkeep.look(kept.topic)
     kept.clock.ahead_s = 1061
-    assert await kept.topic.upkeep.look(kept.topic) is not outlives_subscription
+    assert await upkeep.look(kept.topic) is not outlives_subscription
     await kept.broker.admin.subscriptions.delete(NAME, "s")
     kept.clock.ahead_s = 2000
     await look_after_topics(kept.broker)
@@ -214,29 +220,90 @@ async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
     assert await kept.broker.registry.records.find(NAME) is None
 
 
+async def test_a_topic_with_limits_of_its_own_is_not_deleted_because_nobody_uses_it(kept: House) -> None:
+    """An administrator of its tenant could have it deleted so, and create it again without them."""
+    policy = InactiveTopicPolicy(enabled=True, mode="delete_when_no_subscriptions", inactive_ms_max=60_000)
+    await kept.prescribe(inactive_topics=policy, producers_max=1)
+    kept.clock.ahead_s = 61
+    assert await upkeep.look(kept.topic)
+    await look_after_topics(kept.broker)
+    assert kept.broker.registry.find(NAME) is kept.topic
+    await kept.prescribe(producers_max=None)
+    await look_after_topics(kept.broker)
+    assert kept.broker.registry.find(NAME) is None
+
+
 async def test_a_producer_or_a_consumer_keeps_a_topic(kept: House) -> None:
     await kept.prescribe(inactive_topics=InactiveTopicPolicy(enabled=True, inactive_ms_max=1000))
     producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
     kept.clock.ahead_s = 100
-    assert not await kept.topic.upkeep.look(kept.topic)
-    await kept.broker.deletion.delete(NAME, unless=is_active)
+    assert not await upkeep.look(kept.topic)
+    await topic_deletion.delete(kept.broker.registry, NAME, unless=is_active)
     assert kept.broker.registry.find(NAME) is kept.topic, "who came in the last moment is not robbed"
     await in_thread(producer.close)
-    assert not await kept.topic.upkeep.look(kept.topic)
+    assert not await upkeep.look(kept.topic)
     kept.clock.ahead_s = 102
-    assert await kept.topic.upkeep.look(kept.topic)
+    assert await upkeep.look(kept.topic)
+
+
+async def test_a_topic_that_is_used_between_two_looks_stays(kept: House) -> None:
+    """Its producers and consumers come and go, and none of them is there when the broker looks."""
+    await kept.prescribe(inactive_topics=InactiveTopicPolicy(enabled=True, inactive_ms_max=20_000))
+
+    async def read_one() -> None:
+        def work() -> None:
+            reader = kept.client.create_reader(str(NAME), pulsar.MessageId.earliest)
+            reader.read_next(10_000)
+            reader.close()
+
+        await in_thread(work)
+
+    for turn, use in enumerate([lambda: kept.publish(1), read_one] * 3, 1):
+        await use()
+        assert not is_active(kept.topic)
+        kept.clock.ahead_s = 19 * turn
+        assert not await upkeep.look(kept.topic)
+    kept.clock.ahead_s += 21
+    assert await upkeep.look(kept.topic)
+
+    await kept.publish(1)  # between the look and the deletion that it asks for
+    look = upkeep.look
+
+    async def publish_after_look(topic: Topic) -> bool:
+        found = await look(topic)
+        await kept.publish(1)
+        return found
+
+    kept.clock.ahead_s += 21
+    with mock.patch.object(upkeep, "look", publish_after_look):
+        await look_after_topics(kept.broker)
+    assert kept.broker.registry.find(NAME) is kept.topic
+
+
+async def test_a_subscription_that_is_used_between_two_looks_stays(kept: House) -> None:
+    await kept.subscribe("billing")
+    await kept.publish(10)
+    await kept.prescribe(subscription_expiration_ms=60_000)
+    for turn in range(1, 4):
+        await in_thread(lambda: kept.client.subscribe(str(NAME), "billing").close())
+        kept.clock.ahead_s = 59 * turn
+        await upkeep.look(kept.topic)
+        assert await kept.backlog("billing") == 10
+    kept.clock.ahead_s += 2
+    await upkeep.look(kept.topic)
+    assert len(kept.topic.subscriptions) == 0
 
 
 async def test_a_subscription_that_nobody_uses_expires(kept: House) -> None:
     await kept.subscribe("used", "forgotten")
     await kept.prescribe(subscription_expiration_ms=60_000)
     consumer = await in_thread(lambda: kept.client.subscribe(str(NAME), "used"))
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     kept.clock.ahead_s = 59
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert len(kept.topic.subscriptions) == 2
     kept.clock.ahead_s = 61
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert [one.name for one in subscriptions_of(kept.topic)] == ["used"]
     await in_thread(consumer.close)
 
@@ -259,7 +326,7 @@ async def test_retention_by_size_counts_at_either_level_and_the_topic_s_own_firs
         rolling = kept.topic.log.writing.roll()
         assert rolling is not None
         await rolling
-    await kept.topic.upkeep.look(kept.topic)
+    await upkeep.look(kept.topic)
     assert len(kept.topic.log.segment_list.sealed) == left
 
 

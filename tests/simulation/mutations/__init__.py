@@ -1,17 +1,17 @@
-"""Mistakes put into production code on purpose, by patches that a test applies: the histories must find each of them.
+"""Mutations: deliberate mistakes in production code, as patches that a test applies. Histories must detect all of them.
 
     @mutation("10", "ledger")
     def fences_are_not_journalled() -> Iterator[None]:
-        \"\"\"A fence is answered from memory.\"\"\"
+        \"\"\"Confirm a fence that is only in memory.\"\"\"
         with patch.object(Storage, "_fence", ...):
             yield
 
-The first argument names the rule that is broken, by its number among the protocol's rules (W: among the laws of write-
-ahead logs) or in a few words; the second says which kind of history is to find it. One file per room that is broken:
-`bookie`, `ledger`, `cluster`, `topics`, `wal`. Where the design makes a mistake impossible in more than one way, the
-patch takes all of those away, and says so.
+The first argument is the violated rule: its number among the protocol's rules (W: among the rules of write-ahead logs),
+or a keyword. The second argument is the kind of history that must detect the mutation. Each module has the mutations of
+one package or layer: `bookie`, `ledger`, `cluster`, `topics`, `wal`. If several mechanisms prevent a mistake, the patch
+disables all of them, and its docstring says so.
 
-`python -m tests.simulation.mutations` finds out how many seeds each takes. `plans` has one small plan for each.
+`python -m tests.simulation.mutations` measures how many seeds each mutation takes. `plans` has a small plan for each.
 """
 
 from __future__ import annotations

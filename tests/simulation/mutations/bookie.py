@@ -1,4 +1,4 @@
-"""Mistakes of a storage node: what it forgets, what it says too early, whom it takes itself for."""
+"""Mutations of bookies: durability, checkpoints, replay, fences, tombstones and identity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from quire.bookie import checkpoint, flusher, identity, journal_replay, recovery
+from quire.bookie import checkpoint, flusher, identity, journal_replay, membership, recovery, registration
 from quire.bookie.checkpoint import Checkpoint, encode_mark
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.intake import DUPLICATE, Intake, _InEntryLog
@@ -35,10 +35,10 @@ from quire.wire.bookie import AddDone, ReadRequest, ReadResponse, Status
 from .registry import mutation
 
 
-# -- what was answered, and is not on disk ---------------------------------------------------------------
+# -- responses before data are durable -------------------------------------------------------------------
 @mutation("17", "ledger")
 def blocks_are_acknowledged_before_they_are_synced() -> Iterator[None]:
-    """The journal writes, and does not wait for the disk to have it."""
+    """Acknowledge blocks after writing the journal, without syncing it."""
     begin = Journal.__init__
 
     def without_sync(self: Journal, *args: Any, **how: Any) -> None:
@@ -50,7 +50,7 @@ def blocks_are_acknowledged_before_they_are_synced() -> Iterator[None]:
 
 @mutation("10", "ledger")
 def fences_are_not_journalled() -> Iterator[None]:
-    """A fence is answered from memory."""
+    """Confirm a fence that is only in memory."""
 
     async def fence(self: Requests, state: LedgerState) -> Status:
         state.fence()
@@ -62,7 +62,7 @@ def fences_are_not_journalled() -> Iterator[None]:
 
 @mutation("6", "ledger")
 def a_duplicate_is_answered_before_its_first_copy_is_durable() -> Iterator[None]:
-    """A block that is in the memtable already is answered at once, though its journal group is still on its way."""
+    """Acknowledge a block that is in the memtable already, although its journal group is not durable yet."""
     answer = Intake._answer_mixed
 
     def answer_at_once(self: Intake, blocks: Any, verdicts: Any, done: AddDone) -> None:
@@ -80,14 +80,14 @@ def a_duplicate_is_answered_before_its_first_copy_is_durable() -> Iterator[None]
 # -- checkpoints -----------------------------------------------------------------------------------------
 @mutation("21", "ledger")
 def rows_are_committed_before_the_entry_log_is_synced() -> Iterator[None]:
-    """The index names blocks, and the mark passes them, that a power cut takes out of the entry log."""
+    """Commit the index and the mark before the entry log is synced, so that a power cut can lose indexed blocks."""
     with patch.object(EntryLogs, "sync", lambda self: None):
         yield
 
 
 @mutation("21", "ledger")
 def the_mark_is_ahead_of_the_flush() -> Iterator[None]:
-    """The mark is committed, and then the entry log is written."""
+    """Commit the mark before the entry log is written."""
 
     def perform(work: Checkpoint, logs: Any, index: Any) -> None:
         index.commit((), {}, encode_mark(work.mark))
@@ -99,7 +99,7 @@ def the_mark_is_ahead_of_the_flush() -> Iterator[None]:
 
 @mutation("21", "ledger")
 def a_journal_group_spans_two_memtables() -> Iterator[None]:
-    """The memtable changes, and the open journal group goes on: the mark passes blocks that are not flushed."""
+    """Continue the open journal group after a switch of memtables, so that the mark covers unflushed blocks."""
 
     def seal(self: GroupQueue) -> int:
         return self._next_number - 1
@@ -110,7 +110,7 @@ def a_journal_group_spans_two_memtables() -> Iterator[None]:
 
 @mutation("21", "ledger")
 def a_checkpoint_leaves_fences_out() -> Iterator[None]:
-    """A fence is in the journal and in memory, and not in what a checkpoint commits with the mark."""
+    """Omit fences from the ledger states that a checkpoint commits with the mark."""
     encode = LedgerState.encode
 
     def unfenced(self: LedgerState) -> bytes:
@@ -127,7 +127,7 @@ def a_checkpoint_leaves_fences_out() -> Iterator[None]:
 # -- replay ----------------------------------------------------------------------------------------------
 @mutation("23", "ledger")
 def a_rotten_group_is_taken_for_the_torn_tail() -> Iterator[None]:
-    """Replay ends at the first group that is not valid, whatever comes after it."""
+    """End the replay at the first invalid group, even if valid groups follow it."""
 
     def group(self: Chain, file: str, found: FoundGroup, end_number: int | None) -> bool:
         if found.number != self.last_number + 1:
@@ -141,7 +141,7 @@ def a_rotten_group_is_taken_for_the_torn_tail() -> Iterator[None]:
 
 @mutation("19, 23", "ledger")
 def an_unreadable_page_is_taken_for_the_torn_tail() -> Iterator[None]:
-    """Zeros stand where the journal cannot be read, and nobody says so."""
+    """Replay unreadable pages of the journal as zeros, without reporting them."""
     read_image = JournalReplay._read_image
 
     def read_zeros(self: JournalReplay, segment: Any) -> tuple[memoryview, dict[int, str]]:
@@ -153,10 +153,10 @@ def an_unreadable_page_is_taken_for_the_torn_tail() -> Iterator[None]:
 
 @mutation("23", "ledger")
 def the_stale_tail_of_a_recycled_segment_is_replayed() -> Iterator[None]:
-    """Groups that an earlier use of the file left behind the last one of this use count as the end of the journal.
+    """Replay groups of a recycled segment's earlier use, which follow the last group of its current use.
 
-    Salt, epoch and number each keep them out, so all three are taken away. Their blocks do no harm even so, for the
-    index knows them; what remains is that the journal goes on behind a number which the mark has passed long ago.
+    Salt, epoch and group number each prevent this, so all three are disabled. The blocks of these groups do no harm,
+    because the index contains them. The harm is that the journal continues with group numbers that the mark has passed.
     """
     begin_epoch = SegmentPool._begin_epoch
 
@@ -189,7 +189,7 @@ def the_stale_tail_of_a_recycled_segment_is_replayed() -> Iterator[None]:
 # -- fences, tombstones, refusals, absence ---------------------------------------------------------------
 @mutation("20", "ledger")
 def a_tombstone_does_not_fence() -> Iterator[None]:
-    """A ledger that was deleted still takes its writer's next block."""
+    """Accept a writer's block for a deleted ledger."""
 
     def lay_tombstone(self: LedgerState, version: int) -> None:
         self.tombstone_version = version
@@ -200,7 +200,7 @@ def a_tombstone_does_not_fence() -> Iterator[None]:
 
 @mutation("24", "ledger")
 def a_refused_block_is_journalled() -> Iterator[None]:
-    """A request of which some blocks are refused is journalled whole."""
+    """Journal all blocks of a request, although some of them are refused."""
     answer = Intake._answer_mixed
 
     def answer_and_journal(self: Intake, blocks: Sequence[Any], verdicts: Any, done: AddDone) -> None:
@@ -219,7 +219,7 @@ def a_refused_block_is_journalled() -> Iterator[None]:
 
 @mutation("25", "ledger")
 def a_later_block_counts_as_a_negative() -> Iterator[None]:
-    """A bookie that cannot tell about an entry answers what it has behind it, and a recovery takes that for "no"."""
+    """Return a later block for an unreadable entry, and let the recovery treat that as absence of the entry."""
     read, judge = Reads.read, RecoveryCore._read
 
     async def read_on(self: Reads, request: ReadRequest) -> ReadResponse:
@@ -244,7 +244,7 @@ def a_later_block_counts_as_a_negative() -> Iterator[None]:
 # -- identity --------------------------------------------------------------------------------------------
 @mutation("18", "ledger")
 def a_bookie_is_its_address() -> Iterator[None]:
-    """Empty disks at an old address are taken for the bookie that was there. (Each machine has its own dice.)"""
+    """Give empty disks at an old address the former bookie's identity. (Each machine has its own random generator.)"""
     move_in = identity._move_in
     at: dict[Random, str] = {}
 
@@ -259,6 +259,31 @@ def a_bookie_is_its_address() -> Iterator[None]:
 
 @mutation("18", "ledger")
 def an_older_copy_of_one_directory_is_believed() -> Iterator[None]:
-    """Starts write no word by which the two directories know each other."""
+    """Do not write the run's token at a start, by which two directories recognize that they belong together."""
     with patch.object(identity.Identity, "begin_run", lambda self, rng: None):
+        yield
+
+
+@mutation("retirement is proven", "restored")
+def a_bookie_whose_drain_did_not_end_begins_anew() -> Iterator[None]:
+    """Treat a cookie that records a drain as proof that all the bookie's blocks were copied to others."""
+
+    async def whenever_it_leaves(store: Any, cookie: Any) -> bool:
+        return True
+
+    with patch.object(membership, "_was_retired", whenever_it_leaves):
+        yield
+
+
+@mutation("retirement is proven", "restored")
+def a_bookie_that_the_store_does_not_know_is_retired() -> Iterator[None]:
+    """Treat a missing record as proof that all the bookie's blocks were copied, in any metadata store."""
+
+    async def whenever_asked(store: Any, uuid: str) -> bool:
+        return True
+
+    with (
+        patch.object(registration, "is_retired", whenever_asked),
+        patch.object(registration, "confirm_cluster", whenever_asked),
+    ):
         yield

@@ -1,15 +1,15 @@
-"""One small plan per mutation, under which it shows: what `make test` runs instead of thousands of seeds.
+"""Pinned plans: one small plan per mutation that detects it. `make test` runs these instead of thousands of seeds.
 
-    plans/NAME.txt     the invariant that finds it, then the plan
+    plans/NAME.txt     the violated invariants, then the plan
 
-    # A fence is answered from memory.
+    # Confirm a fence that is only in memory.
     # Found by: fence
     seed=… kind=ledger …
        0.512  power_cut           1  2  0
 
-A plan is a history only together with what the simulated world draws from its seed, and every change of that world
-draws differently. So a plan is tried with a few seeds, one after the other; when it shows with none any more,
-`python -m tests.simulation.mutations --pin NAME` looks for another one.
+The outcome of a plan also depends on the random draws of the simulated world, which change with every change of the
+simulation. So a plan is tried with several seeds, one after another. If none of them detects the mutation any more,
+`python -m tests.simulation.mutations --pin NAME` searches for another plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .search import search
 
 PLANS: Final = Path(__file__).with_name("plans")
 VARIATIONS: Final = 40
-"""Seeds that are tried with a plan. Most show their mistake with every second or third one."""
+"""Number of seeds that are tried with a plan. Most plans detect their mutation with every second or third seed."""
 
 _SAMPLE: Final = 9
 _RUNS_MAX: Final = 40
@@ -41,17 +41,17 @@ def file_of(name: str) -> Path:
 
 
 def variations(plan: Plan, count: int = VARIATIONS) -> Iterator[Plan]:
-    """The same events in other worlds."""
+    """Yield plans with the same events and other seeds."""
     return (replace(plan, seed=plan.seed + number) for number in range(count))
 
 
 def first_found(name: str, plan: Plan, count: int = VARIATIONS) -> Outcome | None:
-    """The first variation of the plan that breaks an invariant under the mutation."""
+    """Return the outcome of the plan's first variation that violates an invariant under the mutation, if any."""
     return next((found for each in variations(plan, count) if (found := run(each, mutation=name)).rule), None)
 
 
 def read(name: str) -> tuple[Plan, set[str]]:
-    """The plan of a mutation, and the invariants that may find it."""
+    """Return the pinned plan of a mutation, and the invariants that it may violate."""
     text = file_of(name).read_text()
     found = _FOUND_BY.search(text)
     assert found is not None
@@ -59,7 +59,10 @@ def read(name: str) -> tuple[Plan, set[str]]:
 
 
 def pin(name: str, seeds: range) -> str:
-    """Search, make the plan smaller if it shows as often then, and write it down. Answers what became of it."""
+    """Search for a plan, use its shrunk form if that detects the mutation as often, and store it.
+
+    Return a description of the result.
+    """
     found = search(name, seeds)
     if found.plan is None:
         return "NOT FOUND"
@@ -73,10 +76,10 @@ def pin(name: str, seeds: range) -> str:
 
 
 def _shows(name: str, plan: Plan) -> list[str]:
-    """The invariants that break in a few variations."""
+    """Return the invariants that a few variations of the plan violate."""
     return [rule for each in variations(plan, _SAMPLE) if (rule := run(each, mutation=name).rule)]
 
 
 def _worth(plan: Plan, rules: list[str]) -> tuple[int, int]:
-    """Every third world is enough; then the smaller one is better."""
+    """Return a sort key: detection by a third of the variations is enough, and then the smaller plan is better."""
     return min(len(rules), _SAMPLE // 3), -len(plan.events)

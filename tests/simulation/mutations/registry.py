@@ -1,4 +1,4 @@
-"""The list of mutations, which the files beside this one fill."""
+"""Registry of the mutations, which the other modules of this package fill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Mutation:
-    """One mistake. `rule`: what it breaks; `kind`: the histories that are to find it."""
+    """One mutation. `rule` is the rule that it violates, `kind` the kind of history that must detect it."""
 
     name: str
     rule: str
@@ -23,7 +23,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {}
 
 
 def mutation(rule: str, kind: str) -> Callable[[Callable[[], Iterator[None]]], Mutation]:
-    """Register a patch under its function's name, which begins to work when it is entered and ends when it is left."""
+    """Register a mutation under its function's name. The function is a context manager that applies the patch."""
 
     def register(apply: Callable[[], Iterator[None]]) -> Mutation:
         name = apply.__name__

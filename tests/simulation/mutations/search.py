@@ -1,4 +1,4 @@
-"""How many seeds a mistake takes, and which invariant finds it."""
+"""Search for the first seed that detects a mutation, and the invariant that it violates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import MUTATIONS
 
 @dataclass
 class Search:
-    """What came of looking for one mistake. `rule` is the invariant that broke, empty when none did."""
+    """Result of the search for one mutation. `rule` is the violated invariant, or empty."""
 
     mutation: str
     seeds: int
@@ -23,11 +23,11 @@ class Search:
     detail: str
     cpu_s: float
     plan: Plan | None = None
-    """Of the history in which it showed."""
+    """Plan of the history that detected the mutation."""
 
 
 def search(name: str, seeds: range) -> Search:
-    """Run seeds in order until an invariant breaks."""
+    """Run seeds in order until an invariant is violated."""
     cpu_s = 0.0
     for number, seed in enumerate(seeds, 1):
         outcome = run_seed(seed, MUTATIONS[name].kind, mutation=name)
@@ -38,7 +38,7 @@ def search(name: str, seeds: range) -> Search:
 
 
 def search_all(names: Sequence[str], seeds: range, processes: int) -> Iterator[Search]:
-    """Each mistake in one process, some at a time; they come in the order of `names`."""
+    """Search for several mutations concurrently, each in one process. Yield the results in the order of `names`."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
         yield from pool.map(search, names, [seeds] * len(names))

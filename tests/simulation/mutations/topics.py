@@ -1,4 +1,4 @@
-"""Mistakes of topics: who publishes, what is dispatched, how they grow, go and are planned."""
+"""Mutations of topics: publishing, dispatching, partitions, deletion, and read plans."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from unittest.mock import patch
 
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.records import SegmentState
-from quire.serving.cluster import statistics
-from quire.serving.cluster.deletion import Deletion
-from quire.serving.cluster.partitioned import Partitioned
 from quire.serving.names import TopicName
-from quire.serving.session.produce import ProducerEnd
+from quire.serving.operations import statistics
+from quire.serving.operations.partitioned import Partitioned
+from quire.serving.registry import topic_deletion
+from quire.serving.registry.registry import Registry
+from quire.serving.session.producer_end import ProducerEnd
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.topic import PersistentTopic, Topic
@@ -22,10 +23,10 @@ from quire.wire import block
 from .registry import mutation
 
 
-# -- who publishes -----------------------------------------------------------------------------------------
+# -- publishing --------------------------------------------------------------------------------------------
 @mutation("producers", "cluster")
 def a_producer_that_was_fenced_publishes_on() -> Iterator[None]:
-    """A topic takes what a session holds for a producer that it has sent away."""
+    """Publish messages that a session still holds for a fenced producer."""
 
     def close(self: ProducerEnd, last_words: bytes) -> None:
         if self.topic is not None and not self.is_closed:
@@ -37,10 +38,10 @@ def a_producer_that_was_fenced_publishes_on() -> Iterator[None]:
         yield
 
 
-# -- what is dispatched -----------------------------------------------------------------------------------------
+# -- dispatching ------------------------------------------------------------------------------------------------
 @mutation("delivery", "cluster")
 def a_block_is_dispatched_before_it_is_confirmed() -> Iterator[None]:
-    """Consumers are given a block when it is cut, and not when it is durable."""
+    """Dispatch a block to consumers when it is created, before it is confirmed."""
     cut_one = Publisher._cut_one
 
     def cut_and_dispatch(self: Publisher, ledger: Any) -> Any:
@@ -56,7 +57,7 @@ def a_block_is_dispatched_before_it_is_confirmed() -> Iterator[None]:
 
 @mutation("delivery", "cluster")
 def a_key_is_dispatched_to_its_new_owner_at_once() -> Iterator[None]:
-    """A key-shared subscription does not wait until the former owner of a slot has acknowledged what it holds."""
+    """Dispatch a key to its new consumer before the former one has acknowledged its messages of the key."""
 
     class Nobody(dict[int, Any]):
         def get(self, key: int, default: Any = None) -> Any:
@@ -72,10 +73,10 @@ def a_key_is_dispatched_to_its_new_owner_at_once() -> Iterator[None]:
         yield
 
 
-# -- how they grow, go and are planned -----------------------------------------------------------------------
+# -- partitions, deletion and read plans ---------------------------------------------------------------------
 @mutation("partitions", "cluster")
 def partitions_are_added_without_subscriptions() -> Iterator[None]:
-    """A partition that is added gets a durable subscription when consumers find it, at their latest message."""
+    """Do not copy subscriptions to added partitions, so that consumers create them at the latest message."""
 
     async def nothing(*_: Any) -> None: ...
 
@@ -85,35 +86,34 @@ def partitions_are_added_without_subscriptions() -> Iterator[None]:
 
 @mutation("deletion", "cluster")
 def a_deletion_is_answered_before_it_is_done() -> Iterator[None]:
-    """Who deletes a topic is told so at once, and it goes a moment later."""
-    delete = Deletion.delete
+    """Confirm the deletion of a topic before the topic is deleted."""
+    delete = topic_deletion.delete
 
     async def later(
-        self: Deletion, name: TopicName, unless: Callable[[PersistentTopic], bool] = lambda _: False
+        registry: Registry, name: TopicName, unless: Callable[[PersistentTopic], bool] = lambda _: False
     ) -> None:
         async def work() -> None:
             await asyncio.sleep(0.5)
-            await delete(self, name, unless)
+            await delete(registry, name, unless)
 
-        self._services.tasks.start(work(), f"delete {name}")
+        registry._loader._services.tasks.start(work(), f"delete {name}")
 
-    with patch.object(Deletion, "delete", later):
+    with patch.object(topic_deletion, "delete", later):
         yield
 
 
 @mutation("plans", "cluster")
 def a_plan_is_taken_in_two_looks() -> Iterator[None]:
-    """A plan looks at the sealed segments, asks the bookies about them, and then looks at the active one."""
+    """Read the active segment only after requests to the bookies about the sealed ones, so that the plan has a gap."""
 
-    async def plan(loaded: PersistentTopic, ledgers: Ledgers) -> dict[str, Any]:
+    async def plan(loaded: PersistentTopic, ledgers: Ledgers) -> statistics.ReadPlan:
         end = loaded.log.last_confirmed
         sealed = loaded.log.segment_list.sealed
         rows = [statistics._plan_row(one, await statistics.state_of(one, ledgers)) for one in sealed]
         active = loaded.log.segment_list.active
         if active is not None and active.last_entry >= 0:
             rows.append(statistics._plan_row(active.sealed(0), SegmentState.ACTIVE))
-        place = {"ledger": end.ledger_id, "entry": end.entry_id}
-        return {"topic": loaded.name, "partitions": 0, "end": place, "segments": rows}
+        return statistics.ReadPlan(loaded.name, segments=rows, end=statistics.EndPosition(*end))
 
     with patch.object(statistics, "plan", plan):
         yield

@@ -77,7 +77,7 @@ def test_a_cut_within_a_block_counts_each_entry_once(broker: Any, archivist: Any
 
 
 def damage(path: Path) -> None:
-    [found] = [one for one in path.rglob("*") if one.is_file()]
+    [found] = [one for one in (path / "segments").rglob("*") if one.is_file()]
     content = bytearray(found.read_bytes())
     content[200] ^= 1
     found.write_bytes(content)
@@ -135,7 +135,7 @@ def test_blocks_that_do_not_follow_one_another(broker: Any) -> None:
     broker.topics[TOPIC] = [segment]
     report = run(broker)
     assert said(report) == ["order 3:5", "order 3:5"]
-    assert "index 7, and 5 is next" in report.findings[0].what and "clock" in report.findings[1].what
+    assert "index 7, expected 5" in report.findings[0].what and "clock" in report.findings[1].what
 
 
 def test_blocks_and_records_that_count_wrongly(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_entries_twice_wherever_they_lie(broker: Any) -> None:
     report = run(broker)
     assert sorted(said(report)) == ["duplicate 3:10", "duplicate 5:0"]
     assert [one.findings for one in report.segments] == [1, 1]
-    assert {"it is 3:2 again, 2 of producer p", "it is 3:4 again, 4 of producer p"} == {
+    assert {"it repeats 3:2, sequence id 2 of producer p", "it repeats 3:4, sequence id 4 of producer p"} == {
         one.what for one in report.findings
     }
 
@@ -217,7 +217,7 @@ def test_a_partitioned_topic(broker: Any) -> None:
 def test_no_topic_and_options_that_make_no_sense(broker: Any) -> None:
     with pytest.raises(NotFound):
         run(broker)
-    with pytest.raises(ConfigurationError, match="which look at everything"):
+    with pytest.raises(ConfigurationError, match="which read everything"):
         audit({"service_url": broker.url, "topic": "t", "start": "latest"})
 
 

@@ -34,12 +34,12 @@ Pair = tuple[str, bytes]
 
 
 def history(seed: int, count: int) -> list[OutgoingMessage]:
-    """Keys that come and go; some messages have none, some are deletes."""
+    """Keys that come and go; some messages have none or an empty one, some are deletes: of a null or an empty value."""
     rng = random.Random(seed)
     return [
         OutgoingMessage(
-            None if rng.random() < 0.2 else b"%d" % i,
-            key=None if rng.random() < 0.1 else f"k{int(rng.expovariate(0.1))}",
+            rng.choice((None, b"")) if rng.random() < 0.2 else b"%d" % i,
+            key=rng.choice((None, "")) if rng.random() < 0.1 else f"k{int(rng.expovariate(0.1))}",
         )
         for i in range(count)
     ]
@@ -49,13 +49,9 @@ def latest(messages: list[OutgoingMessage]) -> list[Pair]:
     """By hand; in the order of the messages."""
     found: dict[str, tuple[int, bytes | None]] = {}
     for i, one in enumerate(messages):
-        if one.key is not None:
+        if one.key:
             found[one.key] = i, one.payload
-    return [
-        (key, value)
-        for key, (_, value) in sorted(found.items(), key=lambda it: it[1][0])
-        if value is not None
-    ]
+    return [(key, value) for key, (_, value) in sorted(found.items(), key=lambda it: it[1][0]) if value]
 
 
 @pytest.fixture
@@ -106,8 +102,8 @@ def test_into_files(topic: Any, out: Path) -> None:
     expected = latest(history(7, 300))
     assert in_files(out) == expected and done.rows == len(expected)
     assert (done.messages, done.slices_looked_at) == (300, 3)
-    assert done.without_key == sum(one.key is None for one in history(7, 300))
-    assert done.deleted == len({one.key for one in history(7, 300)} - {None}) - len(expected) > 0
+    assert done.without_key == sum(not one.key for one in history(7, 300))
+    assert done.deleted == len({one.key for one in history(7, 300)} - {None, ""}) - len(expected) > 0
     again = run(topic, out)
     assert (again.rows, again.resumed, again.messages) == (0, True, 300) and in_files(out) == expected
 
@@ -163,8 +159,8 @@ def test_killed_at_any_step_into_files(
     with monkeypatch.context() as patched:
         patched.setattr(module, "_store", dying(steps, at, module._store))
         patched.setattr(state, "store", dying(steps, at, state.store))
-        patched.setattr(PartFile, "appear", dying(steps, at, PartFile.appear))
-        patched.setattr(PartFile, "drop", lambda _: None)
+        patched.setattr(PartFile, "publish", dying(steps, at, PartFile.publish))
+        patched.setattr(PartFile, "discard", lambda _: None)
         patched.setattr(runs.Run, "finish", dying(steps, at, runs.Run.finish))
         try:
             run(topic, out)
@@ -215,14 +211,14 @@ def test_the_latest_over_many_slices() -> None:
         places = [rng.randrange(1 << 40) for _ in range(60)]
         for key, place in zip(keys, places, strict=True):
             expected[key] = max(place, expected.get(key, -1))
-        one.add(pa.table({"key": pa.array(keys, pa.binary()), "place": places}))
+        one.add_table(pa.table({"key": pa.array(keys, pa.binary()), "place": places}))
     assert np.array_equal(one.places(), sorted(expected.values()))
     assert len(Latest().places()) == 0
 
 
 def test_options_that_make_no_sense(topic: Any, out: Path) -> None:
     same = {"service_url": topic.url, "topic": "t"}
-    with pytest.raises(ConfigurationError, match="into itself"):
+    with pytest.raises(ConfigurationError, match="same topic"):
         compact(out, same, same)
     with pytest.raises(ConfigurationError, match="whole messages"):
         compact(out, same | {"columns": "key"})

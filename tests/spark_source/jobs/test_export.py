@@ -114,7 +114,7 @@ def test_killed_at_any_step_it_is_finished_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", dying(os.replace, after=True))
         patched.setattr(state, "sync_directory", dying(state.sync_directory, after=False))
-        patched.setattr(PartFile, "drop", lambda _: None)
+        patched.setattr(PartFile, "discard", lambda _: None)
         try:
             run(topic, out)
         except Killed:
@@ -140,7 +140,7 @@ def test_the_command(topic: Any, out: Path) -> None:
 
 
 def test_two_at_once(topic: Any, out: Path) -> None:
-    with state.alone(out, "export"), pytest.raises(InUse, match="another export"):
+    with state.lock_directory(out, "export"), pytest.raises(InUse, match="another export"):
         run(topic, out)
 
 
@@ -151,10 +151,33 @@ def test_a_directory_has_one_topic(topic: Any, out: Path) -> None:
         export(out, {"service_url": topic.url, "topic": "u"})
 
 
+def test_what_was_exported_may_be_trimmed(topic: Any, out: Path) -> None:
+    run(topic, out)
+    state = json.loads((out / "_quire" / "export.json").read_text())
+    assert state["indexes"] == {TOPIC: [*state["ends"][TOPIC], 250]}
+    topic.topics[TOPIC] = [topic.segment(20, entries(250, 10), state="active")]
+    assert run(topic, out).rows == 10 and numbers(out) == list(range(260))
+
+
+def test_an_export_of_an_older_version_has_no_index(topic: Any, out: Path) -> None:
+    run(topic, out)
+    path = out / "_quire" / "export.json"
+    for indexes in ({}, {TOPIC: [5, 100, 200]}):  # none, or one that the older version has moved the end from
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"indexes": indexes}))
+        saved, topic.topics[TOPIC] = topic.topics[TOPIC], [topic.segment(20, entries(250, 1), state="active")]
+        with pytest.raises(NotFound, match="messages from 9:50 on were trimmed"):
+            run(topic, out)
+        topic.topics[TOPIC] = saved
+        assert run(topic, out).rows == 0
+
+
 def test_what_retention_took_is_told(topic: Any, out: Path) -> None:
     run(topic, out)
+    topic.next_index += 50
     topic.topics[TOPIC] = [topic.segment(20, entries(300, 10), state="active")]
-    with pytest.raises(NotFound, match="trimmed"):
+    with pytest.raises(
+        NotFound, match=f"messages 250 to 299 of {TOPIC} were trimmed before they were copied"
+    ):
         run(topic, out)
     reporting = {"service_url": topic.url, "topic": "t", "on_data_loss": "report"}
     assert export(out, reporting).rows == 10

@@ -20,10 +20,11 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.spark import command
+from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 from quire.spark_source.jobs import follow
 from quire.spark_source.jobs import iceberg as copying
-from quire.spark_source.jobs.follow import Follower, table_of
+from quire.spark_source.jobs.follow import Allowed, Follower, own_namespace, table_of
 from quire.spark_source.jobs.iceberg_table import open_catalog
 from tests.cli.running import quire, standalone
 from tests.clients import programs
@@ -112,7 +113,8 @@ def topic(broker: Any, archivist: Any, lake: Lake) -> Any:
 
 
 def follower(broker: Any, lake: Lake, **more: Any) -> Follower:
-    return Follower(Admin(broker.url), lake.catalog, lake.options, **more)
+    allowed = Allowed((lake.warehouse,) if lake.warehouse else ())
+    return Follower(Admin(broker.url), lake.catalog, lake.options, allowed=allowed, **more)
 
 
 def test_what_is_archived_is_there_soon(topic: Any, archivist: Any, lake: Lake) -> None:
@@ -192,7 +194,7 @@ def test_a_topic_that_fails_keeps_no_other_from_its_own(
     assert (again.rows, len(again.errors)) == (210, 1)
     assert lake.numbers("public_default.v") == list(range(10))
     assert [one.levelname for one in caplog.records].count("WARNING") == 2
-    assert f"{OTHER}: works again" in caplog.text
+    assert f"topic {OTHER}: copying succeeded again" in caplog.text
 
 
 @pytest.mark.parametrize("lake", ["directory"], indirect=True)
@@ -209,9 +211,90 @@ def test_names_of_tables() -> None:
     def named(topic: str, **more: str) -> str:
         return table_of({"topic": topic, "namespace": "", "table": "", **more})
 
-    assert named("persistent://a/b-c/d.e-1") == "a_b_c.d_e_1"
+    assert named("persistent://public/default/d.e-1") == "public_default.d_e_1"
     assert named("persistent://a/b/c", table="d") == "a_b.d"
     assert named("persistent://a/b/c", namespace="shop.eu") == "shop.eu.c"
+    assert named("persistent://a/b/c", namespace="a_b") == "a_b.c"
+
+
+def test_no_two_namespaces_have_tables_of_one_name() -> None:
+    pairs = [("a", "b_c"), ("a_b", "c"), ("a-b", "c"), ("a", "b-c"), ("A", "b-c"), ("A", "b"), ("a", "b")]
+    names = {own_namespace(*pair).lower() for pair in pairs}
+    assert len(names) == len(pairs)
+    assert all(own_namespace(*name.split("_", 1)) != name for name in names if name.count("_") > 1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"namespace": "other_default"},
+        {"namespace": "other_default.x"},
+        {"namespace": "Public_Default"},
+        {"namespace": "../../etc"},
+        {"namespace": "a/b"},
+        {"table": "../orders"},
+        {"table": "a.b"},
+    ],
+)
+def test_a_policy_may_not_name_the_table_of_another_tenant_or_leave_the_warehouse(
+    more: dict[str, str],
+) -> None:
+    policy = {"topic": "persistent://public/default/t", "namespace": "", "table": "", **more}
+    with pytest.raises(ConfigurationError):
+        table_of(policy)
+
+
+def test_a_namespace_that_the_worker_allows() -> None:
+    policy = {"topic": "persistent://public/default/t", "namespace": "our_lake", "table": ""}
+    assert table_of(policy, Allowed(namespaces=("our_lake",))) == "our_lake.t"
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "allowed"),
+    [
+        ("lake", True),
+        ("lake2", False),
+        ("s3://bucket/tables", True),
+        ("s3://bucket/tables/a/b/", True),
+        ("s3://bucket/tables-of-others", False),
+        ("s3://bucket", False),
+        ("s3://bucket/tables/../secret", False),
+        ("s3://bucket/tables/%2e%2e/secret", False),
+        ("file:///etc/cron.d", False),
+        ("/etc/cron.d", False),
+    ],
+)
+def test_a_policy_names_a_warehouse_that_the_worker_allows_or_none(warehouse: str, allowed: bool) -> None:
+    rules = Allowed(("lake", "s3://bucket/tables/"))
+    if allowed:
+        rules.check_warehouse(warehouse)
+    else:
+        with pytest.raises(ConfigurationError, match="not allowed"):
+            rules.check_warehouse(warehouse)
+    with pytest.raises(ConfigurationError, match="--allow-warehouse"):
+        Allowed().check_warehouse(warehouse)
+
+
+@pytest.mark.parametrize("lake", ["directory"], indirect=True)
+def test_a_warehouse_that_is_not_allowed_is_not_written_to(topic: Any, lake: Lake, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    topic.tables = [policy(lake, warehouse=f"file://{elsewhere}")]
+    done = Follower(Admin(topic.url), lake.catalog, {}).round()
+    assert "not allowed" in done.errors[0] and not elsewhere.exists()
+    given = Follower(Admin(topic.url), lake.catalog, {"warehouse": f"file://{lake.catalog}"}).round()
+    assert given.errors == [] and not elsewhere.exists(), "the worker's own counts"
+
+
+@pytest.mark.parametrize("lake", ["directory"], indirect=True)
+def test_a_table_of_a_former_name_goes_on(broker: Any, archivist: Any, lake: Lake) -> None:
+    name = "persistent://a-b/c/t"
+    broker.topics[name] = [broker.segment(3, entries(0, 10))]
+    archivist.archive(broker.topics[name][0])
+    broker.tables = [policy(lake, name)]
+    lake.open().create_namespace("a_b_c")
+    copying.CopyTable.open(lake.open(), "a_b_c.t", name, create=True)
+    assert follower(broker, lake).round().errors == []
+    assert lake.numbers("a_b_c.t") == list(range(10))
 
 
 @pytest.mark.parametrize("lake", ["directory"], indirect=True)
@@ -241,6 +324,7 @@ def test_a_worker_that_is_killed_again_and_again(broker: Any, archivist: Any, la
         "--interval",
         "0.1",
     ]
+    words += ["--allow-warehouse", lake.warehouse] if lake.warehouse else []
     words += [word for pair in lake.options.items() for word in ("--catalog-option", "=".join(pair))]
     workers: list[subprocess.Popen[bytes]] = []
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from quire.cli.spark import command
@@ -84,6 +85,18 @@ def test_all_of_it_with_its_envelope(topic: Any, into: Into) -> None:
         f"{TOPIC} 3:100..5:100",
         f"{TOPIC} 5:100..9:1",
     ]
+
+
+@pytest.mark.parametrize("name", [None, "lake"])
+def test_readers_find_the_table_under_the_name_of_the_catalog(
+    topic: Any, tmp_path: Path, name: str | None
+) -> None:
+    """In a database each name of a catalog has its own tables."""
+    root = tmp_path / "lake"
+    run(topic, Into(str(root), "shop.orders", None if name is None else {"name": name}))
+    place = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}
+    found = load_catalog(name or "quire", type="sql", **place).load_table("shop.orders")
+    assert len(found.scan().to_arrow()) == 250
 
 
 def test_it_goes_on_where_it_ended(topic: Any, into: Into) -> None:
@@ -168,6 +181,30 @@ def test_a_catalog_that_does_not_say_whether_it_has_committed(
             run(topic, into)
         assert numbers(into) == list(range(100))
         run(topic, into)
+    assert numbers(into) == list(range(250))
+
+
+@pytest.mark.parametrize("resync", [False, True], ids=["copy", "resync"])
+@pytest.mark.parametrize("at", range(4))
+def test_a_commit_that_a_proxy_sends_again_is_made_once(
+    topic: Any, into: Into, monkeypatch: pytest.MonkeyPatch, at: int, resync: bool
+) -> None:
+    """The answer to the first one is lost, and the second one is refused, for the first was made."""
+    run(topic, into, dry_run=not resync)
+    catalog = type(open_catalog(into.catalog))
+    commit = catalog.commit_table
+    asked = iter(range(1000))
+
+    def sent_twice(*arguments: Any) -> Any:
+        answer = commit(*arguments)
+        if next(asked) == at:
+            raise CommitFailedException("409: branch main has changed")
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog, "commit_table", sent_twice)
+        done = run(topic, into, resync=resync)
+    assert (done.rows, done.slices, done.of_others) == (250, 3, 0)
     assert numbers(into) == list(range(250))
 
 
@@ -274,7 +311,7 @@ def test_a_schema_that_does_not_unite_leaves_bytes_and_says_why(broker: Any, int
     assert "typed.a" in done.untyped and done.bad == 1
     found = rows(into)
     assert found["value"].to_pylist()[1] == b'{"a": "x"}' and found["typed"].to_pylist()[1] is None
-    assert "does not go with the columns" in found["error"].to_pylist()[1]
+    assert "does not fit the columns" in found["error"].to_pylist()[1]
 
 
 def test_bad_rows_are_kept_with_their_error(broker: Any, into: Into) -> None:
@@ -305,11 +342,52 @@ def test_bad_rows_are_kept_with_their_error(broker: Any, into: Into) -> None:
 
 def test_what_retention_took_is_told(topic: Any, into: Into) -> None:
     run(topic, into)
+    topic.next_index += 50
     topic.topics[TOPIC] = [topic.segment(20, entries(300, 10), state="active")]
-    with pytest.raises(NotFound, match="trimmed"):
+    with pytest.raises(
+        NotFound, match=f"messages 250 to 299 of {TOPIC} were trimmed before they were copied"
+    ):
         run(topic, into)
     reporting = {"service_url": topic.url, "topic": "t", "on_data_loss": "report"}
     assert copy(reporting, into).rows == 10
+
+
+@pytest.mark.parametrize("moved_by", ["this version", "an older version"])
+def test_what_was_copied_may_be_trimmed(topic: Any, into: Into, archivist: Any, moved_by: str) -> None:
+    run(topic, into)
+    if moved_by == "an older version":
+        table = open_catalog(into.catalog).load_table(into.table)
+        table.transaction().remove_properties(f"quire.index.{TOPIC}").commit_transaction()
+    topic.topics[TOPIC].append(topic.segment(20, entries(250, 10)))
+    topic.topics[TOPIC].append(topic.segment(30, entries(260, 5), state="active"))
+    del topic.topics[TOPIC][:3]
+    if moved_by == "an older version":
+        with pytest.raises(NotFound, match="messages from 9:1 on were trimmed"):
+            run(topic, into, archived=True)
+        return
+    assert run(topic, into, archived=True).rows == 0
+    archivist.archive(topic.topics[TOPIC][0])
+    assert run(topic, into, archived=True).rows == 10
+    del topic.topics[TOPIC][:]
+    topic.trimmed[TOPIC] = 265
+    with pytest.raises(
+        NotFound, match=f"messages 260 to 264 of {TOPIC} were trimmed before they were copied"
+    ):
+        run(topic, into)
+    assert numbers(into) == list(range(260))
+
+
+def test_a_killed_copy_knows_the_end_of_each_segment(
+    topic: Any, into: Into, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_file", dying(iter(range(100)), 2, module.write_file))
+        with pytest.raises(Killed):
+            run(topic, into)
+    assert numbers(into) == list(range(100))
+    del topic.topics[TOPIC][0]
+    run(topic, into)
+    assert numbers(into) == list(range(250))
 
 
 def test_a_table_has_one_topic(topic: Any, into: Into) -> None:
@@ -323,12 +401,12 @@ def test_a_table_has_one_topic(topic: Any, into: Into) -> None:
         run(topic, Into(into.catalog, "shop.other"))
     with pytest.raises(ConfigurationError, match=r"NAMESPACE.TABLE"):
         run(topic, Into(into.catalog, "orders"))
-    with pytest.raises(ConfigurationError, match="goes on where"):
+    with pytest.raises(ConfigurationError, match="continues at the end"):
         copy({"service_url": topic.url, "topic": "t", "start": "latest"}, into)
 
 
 def test_status(topic: Any, into: Into) -> None:
-    with pytest.raises(NotFound, match="there is no table"):
+    with pytest.raises(NotFound, match="does not exist"):
         status({"service_url": topic.url, "topic": "t"}, into)
     run(topic, into)
     topic.topics[TOPIC].append(topic.segment(12, entries(250, 30), state="active"))

@@ -30,7 +30,7 @@ def test_small_batches_are_one_row_group(tmp_path: Path, monkeypatch: pytest.Mon
     file = PartFile(tmp_path / "a.parquet", ARROW)
     for one in (*[batch(30)] * 4, batch(5), batch(1, 20_000), batch(7)):
         file.write(one)
-    size = file.appear()
+    size = file.publish()
     assert (groups(tmp_path / "a.parquet"), file.rows) == ([90, 35, 1, 7], 133)
     assert size == (tmp_path / "a.parquet").stat().st_size
 
@@ -38,14 +38,14 @@ def test_small_batches_are_one_row_group(tmp_path: Path, monkeypatch: pytest.Mon
 def test_one_that_rests_holds_no_rows(tmp_path: Path) -> None:
     file = PartFile(tmp_path / "a.parquet", ARROW)
     file.write(batch(3))
-    file.rest()
+    file.flush()
     file.write(batch(4))
-    file.appear()
+    file.publish()
     assert groups(tmp_path / "a.parquet") == [3, 4]
 
 
 def test_one_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     file = PartFile(tmp_path / "a.parquet", ARROW)
     file.write(batch(3))
-    file.drop()
+    file.discard()
     assert not list(tmp_path.iterdir())

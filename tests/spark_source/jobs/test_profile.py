@@ -6,6 +6,7 @@ import json
 import random
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,16 @@ def test_the_page_loads_nothing_and_says_what_was_found(topic: Any) -> None:
     assert page.count["rect"] > 3 * 40
 
 
+def test_labels_of_moments_do_not_overlap(topic: Any) -> None:
+    text = render(run(topic))
+    moment = r'<text x="([\d.]+)" y="(\d+)" text-anchor="middle">\d{4}-\d\d-\d\d \d\d:\d\d:\d\d<'
+    pictures = [re.findall(moment, one) for one in text.split("<svg")]
+    assert sum(map(bool, pictures)) == 3
+    for places in pictures:
+        at = [float(x) for x, _ in places]
+        assert all(right - left > 125 for left, right in pairwise(at)), "19 characters of 11 px"
+
+
 def test_the_command(topic: Any, tmp_path: Path) -> None:
     def quire_spark(*words: str) -> Any:
         done = CliRunner().invoke(command, ["profile", "t", "--admin-url", topic.url, *words])
@@ -147,11 +158,11 @@ def test_sizes_are_right_to_their_class() -> None:
     rng = random.Random(7)
     sizes = [int(rng.lognormvariate(7, 2)) for _ in range(20_000)]
     whole, parts = Sizes(), Sizes()
-    whole.take(np.array(sizes))
+    whole.count(np.array(sizes))
     for start in range(0, len(sizes), 3000):
         part = Sizes()
-        part.take(np.array(sizes[start : start + 3000]))
-        parts.add(part)
+        part.count(np.array(sizes[start : start + 3000]))
+        parts.merge(part)
     assert (whole.counts == parts.counts).all() and whole.bytes == parts.bytes == sum(sizes)
     for part in (0.5, 0.9, 0.99):
         exact = sorted(sizes)[int(part * len(sizes))]
@@ -161,7 +172,7 @@ def test_sizes_are_right_to_their_class() -> None:
 
 def test_sizes_at_the_ends() -> None:
     one = Sizes()
-    one.take(np.array([0, 1, 5 << 20]))
+    one.count(np.array([0, 1, 5 << 20]))
     assert next((c.start, c.values) for c in one.octaves()) == (0, 2) and one.quantile(1) == 5 << 20
     assert Sizes().quantile(0.5) == 0 and list(Sizes().octaves()) == []
 
@@ -171,8 +182,8 @@ def test_different_keys_are_counted(count: int) -> None:
     parts = Distinct()
     for start in range(0, count, 1500):
         part = Distinct()
-        part.take(b"%d" % i for i in range(max(0, start - 500), min(count, start + 1500)))
-        parts.add(part)
+        part.add_keys(b"%d" % i for i in range(max(0, start - 500), min(count, start + 1500)))
+        parts.merge(part)
     assert parts.is_exact == (count < sketches.HASHES_KEPT)
     assert abs(parts.count - count) <= (0 if parts.is_exact else 0.06 * count)
 
@@ -188,7 +199,7 @@ def test_keys_that_are_let_go_of_are_told(monkeypatch: pytest.MonkeyPatch) -> No
             key = b"%d" % min(99, int(rng.expovariate(0.1)))
             part.keys.setdefault(key, Hot()).messages += 1
             exact[key] = exact.get(key, 0) + 1
-        held.add(part)
+        held.merge(part)
     assert len(held.keys) <= 20 and held.unseen > 0
     for key, hot in held.top(5):
         assert hot.messages <= exact[key] <= hot.messages + held.unseen

@@ -16,10 +16,12 @@ from click.testing import CliRunner
 
 from quire.cli.spark import command
 from quire.runtime.errors import ConfigurationError, CorruptionError, InUse
+from quire.runtime.rest import Admin
 from quire.spark_source.jobs import replay as module
 from quire.spark_source.jobs import run as runs
 from quire.spark_source.jobs import state
 from quire.spark_source.jobs.replay import Replayed, Wanted, paced, replay
+from quire.spark_source.jobs.slices import Piece
 from quire.wire.message import OutgoingMessage, encode_batch, encode_one
 from tests.serving.conftest import in_thread
 from tests.spark_source.jobs.conftest import Target
@@ -79,8 +81,6 @@ async def test_all_that_a_message_has(topic: Any, target: Target, out: Path) -> 
 
 def enable(target: Target) -> None:
     """The topic is there, and drops duplicates."""
-    from quire.runtime.rest import Admin
-
     Admin(target.url).put("/admin/v2/persistent/public/default/again")
 
 
@@ -168,8 +168,53 @@ async def test_killed_at_any_step_it_is_finished_by_the_next(
     assert await values(target) == list(range(180))
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_a_run_goes_on_though_the_topic_was_given_partitions(
+    topic: Any, target: Target, out: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Of as many as the source and of others: rows go where the first call would have sent them."""
+    topic.topics[TOPIC], topic.topics[f"{TOPIC}-partition-0"] = 1, topic.topics[TOPIC]
+    admin, path = Admin(target.url), "/admin/v2/persistent/public/default/again/partitions"
+    await in_thread(lambda: admin.put(path, partitions))
+    with monkeypatch.context() as patched:
+        patched.setattr(runs.Run, "finish", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            await in_thread(lambda: replay(out, wanted(topic, target)))
+    await in_thread(lambda: admin.post(path, 5))
+    done = await in_thread(lambda: replay(out, wanted(topic, target)))
+    assert (done.rows, done.repeated) == (180, 60)
+    found = [one for i in range(5) for one in await target.read(f"{AGAIN}-partition-{i}")]
+    assert sorted(int(one.payload or b"") for one in found) == list(range(180))
+
+
+def test_a_run_of_an_older_version_goes_where_rows_go_now(out: Path) -> None:
+    with state.lock_directory(out, "job"):
+        now = runs.Routes(4, False)
+        assert runs.begin(out, {"a": 1}, "x", list).routes(now) == now
+        (out / "_quire" / "run.json").unlink()
+        runs.begin(out, {"a": 1}, "x", list, runs.Routes(2, True))
+        again = runs.begin(out, {"a": 1}, "x", list, now)
+        assert again.routes(now) == runs.Routes(2, True)
+        with pytest.raises(ConfigurationError, match="had 2 partitions when this run began, but has 1"):
+            again.routes(runs.Routes(1, False))
+
+
+@pytest.mark.parametrize("hours", [-1, -7])
+def test_a_clock_that_went_back_proves_nothing(
+    out: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    piece = Piece(TOPIC, 3, 0, 10, (0, 0), None)
+    with state.lock_directory(out, "job"):
+        run = runs.begin(out, {"a": 1}, "x", lambda: [piece])
+        run.check_remembered()
+        now = runs._now_ms()
+        monkeypatch.setattr(runs, "_now_ms", lambda: now + hours * 3_600_000)
+        with pytest.raises(ConfigurationError, match=r"clock is \d+ minutes behind .*--accept-copies"):
+            run.check_remembered()
+
+
 def test_a_log_whose_last_line_is_torn(out: Path, topic: Any) -> None:
-    with state.alone(out, "job"):
+    with state.lock_directory(out, "job"):
         run = runs.begin(out, {"a": 1}, "x", list)
         run.finish(0, 10, 100, 0)
         with (out / "_quire" / "done.log").open("ab") as log:
@@ -204,15 +249,15 @@ async def test_another_run_in_the_same_directory(topic: Any, target: Target, out
     await in_thread(lambda: replay(out, wanted(topic, target)))
     with pytest.raises(ConfigurationError, match="another source"):
         await in_thread(lambda: replay(out, wanted(topic, target, source={"start": "latest"})))
-    with state.alone(out, "job"), pytest.raises(InUse):
+    with state.lock_directory(out, "job"), pytest.raises(InUse):
         await in_thread(lambda: replay(out, wanted(topic, target)))
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"where": "true"}, "give a session"),
-        ({"rows_per_second": 0.0}, "never ends"),
+        ({"where": "true"}, "needs a Spark session"),
+        ({"rows_per_second": 0.0}, "not greater than 0"),
         ({"source": {"columns": "key"}}, "whole messages"),
     ],
 )
@@ -224,7 +269,7 @@ def test_what_makes_no_sense(topic: Any, out: Path, more: Any, sentence: str) ->
 
 def test_into_itself(topic: Any, out: Path) -> None:
     same = {"service_url": topic.url, "topic": "t"}
-    with pytest.raises(ConfigurationError, match="into itself"):
+    with pytest.raises(ConfigurationError, match="same topic"):
         replay(out, Wanted(same, same))
 
 
@@ -259,7 +304,7 @@ def test_filters_and_keys_with_spark(server: Any, client: pulsar.Client, spark: 
     server.archive()
     into = {"service_url": server.http_url, "topic": "again", "enable_deduplication": "true"}
     source = {"service_url": server.http_url, "topic": name}
-    with pytest.raises(ConfigurationError, match=r"not Spark's SQL: .*nope"):
+    with pytest.raises(ConfigurationError, match=r"not valid Spark SQL: .*nope"):
         replay(out / "1", Wanted(source, into, where="nope > 1"), spark=spark)
     with pytest.raises(ConfigurationError, match="column key is of type bigint"):
         replay(out / "1", Wanted(source, into, key="entry % 7"), spark=spark)

@@ -14,12 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.archive import command
+from quire.identity.marker import NAME as MARKER
+from quire.identity.marker import encode_marker
 from quire.runtime.errors import NotFound
 from quire.spark_source import fetch
 from quire.spark_source.broker import Broker
 from quire.spark_source.sidecar import build as build_module
 from quire.spark_source.sidecar.archive import State, archived_segments, find
-from quire.tiering.archive import sidecar_of
+from quire.testing.place import CLUSTER
+from quire.tiering.archive import name_of, sidecar_of
 from quire.wire import block
 from quire.wire.hashing import murmur3_32
 from quire.wire.message import OutgoingMessage, encode_batch, encode_one
@@ -165,6 +168,40 @@ def test_one_written_while_its_object_is_deleted_does_not_stay(
     done = build(topic)
     assert done.built == 1 and sidecar_of(name) not in [str(one) for one in files(tmp_path)]
     assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("wrong", ["no marker", "another cluster's"])
+def test_nothing_is_deleted_in_a_store_that_is_not_proven(
+    topic: Any, archivist: Any, tmp_path: Path, wrong: str
+) -> None:
+    """As when a mount vanished, or was replaced, while sidecars are built again."""
+    ours = topic.topics[TOPIC][0].archive
+    named = name_of(3, CLUSTER, "a")
+    (tmp_path / "archive" / ours["name"]).rename(tmp_path / "archive" / named)
+    ours["name"] = named
+    build(topic)
+    before = {path: path.read_bytes() for path in files(tmp_path)}
+    assert len(before) == 2
+    marker = tmp_path / "archive" / MARKER
+    if wrong == "no marker":
+        marker.rename(tmp_path / "marker")
+    else:
+        marker.chmod(0o600)
+        marker.write_bytes(encode_marker("0a0b0c0d-0000-4000-8000-000000000007"))
+    damaged = tmp_path / "archive" / sidecar_of(named)
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"damaged")
+    [error] = build(topic).errors
+    assert "no sidecar is deleted there" in error
+    if wrong == "another cluster's":
+        assert f"0a0b0c0d-0000-4000-8000-000000000007, but object {named} to cluster {CLUSTER}" in error
+    assert damaged.read_bytes() == b"damaged"
+    assert build(topic, rebuild=True).errors
+    (tmp_path / "marker").rename(marker) if wrong == "no marker" else marker.write_bytes(
+        encode_marker(CLUSTER)
+    )
+    assert build(topic).built == 1
+    assert {path: path.read_bytes() for path in files(tmp_path)} == before
 
 
 def test_a_segment_with_lost_entries_has_none(topic: Any, archivist: Any, tmp_path: Path) -> None:

@@ -13,21 +13,26 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from quire.cli import broker_parts as parts_module
-from quire.cli.broker_parts import start_sidecars
-from quire.cli.parts import Parts
 from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.process import broker_parts as parts_module
+from quire.process.broker import BrokerProcessSettings
+from quire.process.broker_parts import start_sidecars
+from quire.process.parts import Process
+from quire.process.settings import LoadedSettings
 from quire.runtime.limits import SIDECAR_PROCESS_BYTES_MAX
-from quire.spark_source.sidecar import process
+from quire.runtime.settings import Loaded
+from quire.serving.settings import BrokerSettings
+from quire.spark_source.sidecar import process as process_module
 from quire.spark_source.sidecar.archive import State, find
 from quire.spark_source.sidecar.process import SidecarBuilder
-from quire.spark_source.sidecar.worker import done
+from quire.spark_source.sidecar.worker import run_job
 from quire.tiering.archive import sidecar_of
-from quire.tiering.offload import Archived, Offloader
+from quire.tiering.offload import Archived
 from quire.wire import block
 from quire.wire.message import OutgoingMessage, encode_one
 from tests.cli.running import quire, standalone
@@ -38,6 +43,7 @@ from tests.spark_source.test_memory import large_batch, large_bombs
 ODD_WORKER = """
 import itertools, os, signal, sys
 from pathlib import Path
+from types import SimpleNamespace
 from quire.runtime.errors import Unavailable
 from quire.spark_source.sidecar import worker
 from quire.objects import filesystem
@@ -71,7 +77,7 @@ for name in ("size", "begin"):
 for name in ("write", "finish"):
     patched(filesystem._FileUpload, name)
 del sys.argv[1:4]
-worker.step_back = lambda: None
+worker.lower_priority = lambda: None
 worker.main()
 """
 """A worker to which something happens at one of its steps: once, or each time it gets there."""
@@ -201,25 +207,25 @@ async def test_what_kills_it_each_time_is_left_without(
     segments: Any, builders: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     builder = builders(tmp_path / "flag", "always", 3)
-    with caplog.at_level(logging.INFO, process.__name__):
+    with caplog.at_level(logging.INFO, process_module.__name__):
         builder.look(segments[:1])
         await until(lambda: counts(builder) == (0, 1, 0))
     said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert len(said) == 2 and "exit code -9" in said[1]
-    assert said[1].startswith(f"segment 3 of {TOPIC} stays without a sidecar")
+    assert len(said) == 2 and "code -9" in said[1]
+    assert said[1].startswith(f"segment 3 of {TOPIC}: sidecar not built: ")
 
 
 async def test_a_store_that_is_away_is_asked_again(
     segments: Any, builders: Any, archivist: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     builder = builders(tmp_path / "flag", "unavailable", 3)
-    with caplog.at_level(logging.INFO, process.__name__):
+    with caplog.at_level(logging.INFO, process_module.__name__):
         builder.look(segments)
         await until(lambda: counts(builder) == (3, 0, 0))
     assert states(archivist, segments) == [State.THERE] * 3
     assert [one.getMessage() for one in caplog.records] == [
-        f"the sidecar of segment 3 of {TOPIC} will be built later: the store is away",
-        "sidecars are built again",
+        f"segment 3 of {TOPIC}: sidecar not built, retrying: the store is away",
+        "sidecars are being built again",
     ]
 
 
@@ -236,7 +242,11 @@ async def test_what_is_damaged_or_gone_keeps_no_other_from_its_own(
     builder = builders()
     builder.look(segments)
     await until(lambda: counts(builder) == (1, 1, 0))
-    assert [info.name for info in archivist.store.list("")] == [names[0], names[2], sidecar_of(names[2])]
+    assert [info.name for info in archivist.store.list("segments/")] == [
+        names[0],
+        names[2],
+        sidecar_of(names[2]),
+    ]
 
 
 async def test_lost_entries(broker: Any, archivist: Any, builders: Any) -> None:
@@ -252,7 +262,7 @@ async def test_lost_entries(broker: Any, archivist: Any, builders: Any) -> None:
 async def test_what_is_too_much_waits_for_a_later_round(
     segments: Any, builders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "SIDECARS_WAITING_MAX", 1)
+    monkeypatch.setattr(process_module, "SIDECARS_WAITING_MAX", 1)
     builder = builders()
     for round in range(1, 4):
         builder.look(segments)
@@ -271,7 +281,7 @@ async def test_a_stop_waits_for_nobody(
     await builder.stop()
     assert time.monotonic() - began < 10, "a second, and what a busy machine takes"
     await until(lambda: not Path(f"/proc/{pid}").exists())
-    assert len(list(archivist.store.list(""))) == 3, "no sidecar"
+    assert len(list(archivist.store.list("segments/"))) == 3, "no sidecar"
     await until(lambda: all(one.name != "quire-sidecars" for one in threading.enumerate()))
 
 
@@ -315,7 +325,7 @@ def _wait(condition: Callable[[], object]) -> None:
 
 
 async def test_it_runs_when_nobody_else_wants_to(segments: Any, builders: Any) -> None:
-    builder = builders(argv=process.WORKER)
+    builder = builders(argv=process_module.WORKER)
     builder.look(segments[:1])
     await until(lambda: counts(builder) == (1, 0, 0))
     assert os.sched_getscheduler(builder.pid) == os.SCHED_IDLE and os.getpriority(0, builder.pid) == 19
@@ -340,17 +350,19 @@ async def test_its_memory_is_bounded_and_enough(
 
 
 def test_a_mistake_of_ours_is_an_answer() -> None:
-    assert done({})["state"] == "failed"
+    assert run_job({})["state"] == "failed"
 
 
 async def test_without_pyarrow_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(parts_module, "is_possible", lambda: False)
-    offloader: Offloader = None  # type: ignore[assignment]
+    settings = LoadedSettings((Loaded(BrokerSettings(), {}),))
+    broker: Any = SimpleNamespace(offloading=SimpleNamespace())
     with caplog.at_level(logging.INFO):
-        async with Parts() as parts:
-            assert await start_sidecars(parts, f"file://{tmp_path}", offloader) == ()
+        async with Process("broker", settings, BrokerProcessSettings()) as process:
+            await start_sidecars(process, broker, f"file://{tmp_path}")
+            assert process.metrics == [process.watchdog.metrics]
     assert "pyarrow is not installed" in caplog.text
 
 

@@ -232,8 +232,8 @@ def test_a_damaged_sidecar_is_not_believed_wherever_it_is_damaged(
     for at in [0, 3, 4, *(rng.randrange(len(content)) for _ in range(14)), len(content) - 1]:
         path.write_bytes(content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :])
         assert outcomes(large) == expected, at
-    assert "read without its sidecar: a sidecar's rows do not match" in caplog.text
-    assert "read without its sidecar: a sidecar's footer does not match" in caplog.text
+    assert "reading an object without its sidecar: a sidecar's rows do not match" in caplog.text
+    assert "reading an object without its sidecar: a sidecar's footer does not match" in caplog.text
     for size in (0, 3, 11, 12, 100, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
         assert outcomes(large) == expected, size
@@ -245,7 +245,7 @@ def test_a_sidecar_of_another_object_is_not_believed(
     expected = outcomes(large)
     path_of(large, tmp_path).write_bytes(path_of(large, tmp_path, 1).read_bytes())
     assert outcomes(large) == expected
-    assert "is that of another object" in caplog.text
+    assert "belongs to another object" in caplog.text
 
 
 def test_a_file_of_parquet_that_is_no_sidecar_is_not_believed(large: Any, tmp_path: Path) -> None:
@@ -283,4 +283,4 @@ def test_a_driver_out_of_reach_of_the_archive_plans_without(
     monkeypatch.setattr(prune, "opened", away)
     query = reader(large, start=str(TIME_MS + 300_000), end=str(TIME_MS + 310_000))
     assert entries_of(query) == [(3, 0, 1000), (5, 0, 1000)] and len(rows(query)) == 10
-    assert "goes without some sidecars: no route" in caplog.text
+    assert "planning without some sidecars, because they cannot be read: no route" in caplog.text

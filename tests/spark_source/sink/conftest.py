@@ -32,12 +32,13 @@ class Sink:
         epoch: int = 0,
         spark_partition: int = 0,
         partitions: int = 0,
+        grew_from: int = 0,
         entry_bytes_max: int | None = None,
         **given: str,
     ) -> TaskPlan:
         options = parse({"service_url": "http://nowhere", "topic": "t", **given})
         name = "spark-query" if options.exactly_once else ""
-        target = Target(partitions, entry_bytes_max)
+        target = Target(partitions, entry_bytes_max, grew_from=grew_from)
         return TaskPlan(options, self.broker.service_url, target, spark_partition, name, epoch)
 
     async def write(self, rows: Iterable[Any], **how: Any) -> Written:

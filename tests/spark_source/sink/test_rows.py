@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from quire.runtime.errors import ConfigurationError
+from quire.spark_source.schema import COLUMNS, UNDECODED, VALUE_ERROR, ddl
 from quire.spark_source.sink.options import parse
 from quire.spark_source.sink.rows import RowRefused, check_columns, read
 from quire.wire.message import OutgoingMessage
@@ -35,30 +36,30 @@ def test_every_column() -> None:
         batch(value="ä", key=b"k", properties=[("a", "b")], event_time=WHEN, ordering_key="o", partition=3), 0
     )
     expected = OutgoingMessage("ä".encode(), "k", {"a": "b"}, 1_767_323_045_678, b"o")
-    assert row == (expected, 3)
+    assert row == (expected, 3, "")
 
 
 def test_nulls_are_nothing() -> None:
     (row,) = read(batch(partition=-1), 0)
-    assert row == (OutgoingMessage(None), None)
+    assert row == (OutgoingMessage(None), None, "")
 
 
 def test_a_key_that_is_no_text_is_in_base64() -> None:
-    ((message, _),) = read(batch(value="", key=b"\xff\x00"), 0)
+    ((message, _, _),) = read(batch(value="", key=b"\xff\x00"), 0)
     assert (message.key, message.key_is_base64) == ("/wA=", True)
 
 
 def test_many_rows_keep_their_order() -> None:
     values = [b"%d" % i for i in range(3000)]
     rows = read(pa.RecordBatch.from_pydict({"value": values}), 0)
-    assert [message.payload for message, _ in rows] == values
+    assert [message.payload for message, _, _ in rows] == values
 
 
 def test_what_a_message_cannot_say_is_named() -> None:
     with pytest.raises(RowRefused, match="before 1970") as refused:
         list(read(batch(value="x", event_time=datetime(1969, 1, 1, tzinfo=UTC)), 40))
     assert refused.value.row == 40
-    with pytest.raises(RowRefused, match="property a has no value"):
+    with pytest.raises(RowRefused, match="property a is null"):
         list(read(batch(value="x", properties=[("a", None)]), 0))
 
 
@@ -83,6 +84,26 @@ def test_columns_that_can() -> None:
     check_columns({"partition": "bigint", "value": "string", "properties": "map<string,string>"})
 
 
+def test_rows_name_their_topics_where_no_option_does() -> None:
+    check_columns({"topic": "string", "value": "string"}, names_topics=True)
+    with pytest.raises(ConfigurationError, match="set the option topic, or add a column topic"):
+        check_columns({"value": "string"}, names_topics=True)
+    with pytest.raises(ConfigurationError, match="a struct needs the schema of one topic"):
+        check_columns({"topic": "string", "value": "struct<a:int>"}, names_topics=True)
+    without = {name: value for name, value in GOOD.items() if name != "topic"}
+    assert parse(without, rows_name_topics=True).topic == ""
+    with pytest.raises(ConfigurationError, match="topic is missing"):
+        parse(without)
+
+
+def test_the_source_s_own_columns_are_written_as_they_are() -> None:
+    source = {name.strip("`"): kind for name, kind in (one.split() for one in ddl(COLUMNS).split(", "))}
+    check_columns(source)
+    for mark in (UNDECODED, VALUE_ERROR):
+        with pytest.raises(ConfigurationError, match=rf"is not a message: use where\({mark} IS NULL\)"):
+            check_columns(source | {mark: "string"})
+
+
 GOOD = {"service_url": "http://localhost:8080", "topic": "orders"}
 
 WRONG = {
@@ -91,8 +112,8 @@ WRONG = {
     "a client's URL": ({"service_url": "pulsar://localhost:6650"}, "http://HOST:8080"),
     "a broker's HTTP URL": ({"broker_url": "http://localhost:8080"}, "pulsar://HOST:6650"),
     "a delivery": ({"delivery": "at_most_once"}, "exactly_once, at_least_once"),
-    "a codec": ({"compression": "rar"}, "compression is one of"),
-    "an epoch of nobody": ({"epoch": "3"}, "goes with producer_name"),
+    "a codec": ({"compression": "rar"}, "compression must be one of"),
+    "an epoch of nobody": ({"epoch": "3"}, "requires producer_name"),
     "a number": ({"batch_messages_max": "many"}, "is not a number"),
     "no rows": ({"batch_messages_max": "0"}, "out of range"),
     "a hash": ({"hashing": "md5"}, "java or murmur3"),

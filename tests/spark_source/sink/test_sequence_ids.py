@@ -11,6 +11,7 @@ from quire.spark_source.sink.sequence_ids import (
     EpochOver,
     ReplayDiffers,
     SequenceIds,
+    routing_of,
 )
 from quire.wire.message import OutgoingMessage
 
@@ -110,4 +111,57 @@ def test_an_epoch_that_is_over() -> None:
 
 
 def test_an_epoch_has_so_many_entries() -> None:
-    assert lasts(ENTRIES[:1], 1)[0] >> DIGEST_BITS == ENTRIES_MAX
+    assert lasts(ENTRIES[:1], 1)[0] >> DIGEST_BITS == 2 * ENTRIES_MAX
+
+
+# -- topics that have grown ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("routes", [1, 2, 16, 250, 251, 252, 9999])
+def test_numbers_of_a_grown_topic_contain_its_routes(routes: int) -> None:
+    ids = SequenceIds(3, routes)
+    seen = lasts(ENTRIES, 3)[-1]
+    for one in ENTRIES:
+        first, last = ids.next(one)
+        assert seen < first < last < lasts(ENTRIES[:1], 4)[0]
+        seen = last
+        for stored in (last, last - 1):  # less one: the first chunks of a message
+            assert routing_of({0: stored, 1: -1}, 3, routes + 5, routes) == (routes, True)
+    again = SequenceIds(3, routes)
+    again.recorded(seen)
+    for one in ENTRIES:
+        again.next(one)
+    again.end()
+
+
+def test_an_epoch_of_which_nothing_is_stored_goes_to_all_partitions() -> None:
+    before = SequenceIds(2, 4).next(ENTRIES[0]).last
+    assert routing_of({0: before, 1: -1}, 3, 8, 4) == (8, True)
+
+
+def test_rows_from_before_the_growth_keep_their_numbers() -> None:
+    assert routing_of({0: lasts(ENTRIES, 3)[1], 1: -1}, 3, 8, 2) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        {3: lasts(ENTRIES, 3)[0]},  # beyond the partitions that there were
+        {0: lasts(ENTRIES, 3)[0], 1: SequenceIds(3, 4).next(ENTRIES[0]).last},
+        {0: SequenceIds(3, 9).next(ENTRIES[0]).last},  # more than there are
+    ],
+)
+def test_a_routing_that_cannot_be_known_is_refused(recorded: dict[int, int]) -> None:
+    with pytest.raises(ReplayDiffers, match="another, unknown number of partitions"):
+        routing_of(recorded, 3, 8, 2)
+
+
+def test_rows_of_two_routings_are_never_taken_for_each_other() -> None:
+    ids = SequenceIds(3, 4)
+    with pytest.raises(ReplayDiffers, match="another number of partitions"):
+        ids.recorded(lasts(ENTRIES, 3)[0])
+    older = SequenceIds(3)
+    older.recorded(SequenceIds(3, 4).next(ENTRIES[0]).last)
+    older.next(ENTRIES[0])
+    with pytest.raises(ReplayDiffers, match="fewer rows"):
+        older.end()

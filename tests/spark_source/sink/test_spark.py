@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as f
 
 from quire.spark_source.sink.writer import QuireStreamWriter
 from quire.spark_source.source import QuireDataSource
@@ -150,6 +151,45 @@ def stream(spark: Any, url: str, topic: str, at: Path, kind: str = "quire") -> A
     )
 
 
+def test_a_stream_copies_the_source_s_rows_as_they_are(spark: Any, url: str, tmp_path: Path) -> None:
+    for topic in ("original", "copy"):
+        create(url, topic, 3)
+    frame = spark.range(300).selectExpr("cast(id AS string) value", "cast(id % 7 AS string) key")
+    frame.write.format("quire").mode("append").options(service_url=url, topic="original").save()
+
+    def copy(checkpoint: str, **options: str) -> None:
+        source = spark.readStream.format("quire").options(service_url=url, topic="original").load()
+        rows = source if options else source.withColumn("topic", f.lit("copy"))
+        query = rows.writeStream.format("quire").options(
+            service_url=url, checkpointLocation=str(tmp_path / checkpoint), **options
+        )
+        query.trigger(availableNow=True).start().awaitTermination(120)
+
+    copy("by option", topic="copy")
+    places = [(row.value, row.key, row.partition) for row in read(spark, url, "original")]
+    assert len(places) == 300
+    assert [(row.value, row.key, row.partition) for row in read(spark, url, "copy")] == places
+    copy("by column")
+    assert len(read(spark, url, "copy")) == 600
+
+
+def test_a_stream_that_dies_before_its_commit_is_started_again_though_the_topic_grew(
+    spark: Any, url: str, tmp_path: Path
+) -> None:
+    create(url, "grown", 2)
+    for file in range(3):
+        lines(tmp_path / "in", file)
+    with pytest.raises(Exception, match="the driver has died"):
+        stream(spark, url, "grown", tmp_path, "quire-dies").awaitTermination(120)
+    assert sorted(values(spark, url, "grown")) == list(range(400)), "two epochs are written, one is noted"
+    path = f"{url}/admin/v2/persistent/public/default/grown/partitions"
+    urllib.request.urlopen(urllib.request.Request(path, data=b"5", method="POST"), timeout=20).close()
+    for file in range(3, 6):
+        lines(tmp_path / "in", file)
+    stream(spark, url, "grown", tmp_path).awaitTermination(120)
+    assert sorted(values(spark, url, "grown")) == list(range(1200))
+
+
 def test_a_stream_that_dies_before_its_commit_is_started_again(spark: Any, url: str, tmp_path: Path) -> None:
     create(url, "replayed")
     for file in range(3):
@@ -194,9 +234,9 @@ def test_what_is_refused_is_one_sentence(spark: Any, url: str) -> None:
         return str(error.value)
 
     good = spark.range(5).selectExpr("cast(id AS string) value")
-    assert "only appends, for a topic is a log" in write(good, "overwrite")
+    assert "only appends, because a topic is a log" in write(good, "overwrite")
     assert "to_json(value)" in write(spark.range(5).selectExpr("struct(id) value"))
-    assert "there is no topic" in write(good, topic="nobody")
+    assert "does not exist" in write(good, topic="nobody")
     assert "is not known to format quire" in write(good, kafka="yes")
     assert "no broker answers" in write(good, service_url="http://127.0.0.1:9")
     assert "row 0 of Spark partition" in write(good.selectExpr("value", "4 partition"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -216,7 +218,7 @@ async def test_entries_are_no_larger_than_the_topic_allows(sink: Sink) -> None:
     found = await sink.read()
     assert [one.payload for one in found] == rows and len({one.id[:2] for one in found}) > 10
     with pytest.raises(
-        QuireError, match=r"row 1 of .*: 50016 bytes are too large: by its policy maxMessageSize"
+        QuireError, match=r"row 1 of .*: 50016 bytes exceed the topic's policy maxMessageSize"
     ):
         await sink.write([b"x", bytes(50_000)], entry_bytes_max=50_000, epoch=1)
 
@@ -266,6 +268,68 @@ async def test_rows_without_keys_spread_and_do_so_again(parts: Sink) -> None:
         await parts.write(numbered(400), partitions=PARTITIONS, batch_messages_max="20")
     sizes = [len(await parts.values(f"{TOPIC}-partition-{i}")) for i in range(PARTITIONS)]
     assert sizes == [100] * PARTITIONS
+
+
+# -- partitions that are added between two attempts ------------------------------------------------------
+
+
+def _keyed(count: int) -> list[dict[str, Any]]:
+    return [{"value": value, "key": f"k{i % 50}"} for i, value in enumerate(numbered(count))]
+
+
+def _plain(count: int) -> list[dict[str, Any]]:
+    return [{"value": value} for value in numbered(count)]
+
+
+async def _everything(sink: Sink, partitions: int) -> list[bytes]:
+    found: list[bytes] = []
+    for i in range(partitions):
+        found += await sink.values(f"{TOPIC}-partition-{i}")
+    return sorted(found)
+
+
+@pytest.mark.parametrize("kind", [_keyed, _plain])
+@pytest.mark.parametrize("count", [20, 50, 1000])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "half"])
+async def test_an_epoch_is_written_once_though_the_topic_grows(
+    parts: Sink, kind: Callable[[int], list[dict[str, Any]]], count: int, is_whole: bool
+) -> None:
+    rows = kind(count)
+    size = str(max(1, count // 10))
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches_of(rows[: count * 3 // 5])
+        raise RuntimeError("the executor died")
+
+    async def attempt(epoch: int, before: int, partitions: int) -> None:
+        plan = parts.plan(
+            epoch=epoch, partitions=partitions, grew_from=before, spark_partition=2, batch_messages_max=size
+        )
+        with contextlib.suppress(RuntimeError):
+            await in_thread(lambda: run(plan, batches_of(rows) if is_whole else broken()))
+
+    name = TopicName.parse(TOPIC)
+    for epoch, (before, now, then) in enumerate([(0, 4, 6), (4, 6, 13)]):
+        await attempt(epoch, before, now)
+        await parts.broker.partitioned.grow(name, then)
+        written = await parts.write(
+            rows, epoch=epoch, partitions=then, grew_from=now, spark_partition=2, batch_messages_max=size
+        )
+        assert written.rows == count
+        assert await _everything(parts, then) == sorted(numbered(count) * (epoch + 1))
+    await parts.write(rows, epoch=2, partitions=13, grew_from=6, batch_messages_max=size)
+    assert await _everything(parts, 13) == sorted(numbered(count) * 3)
+    if count == 1000:
+        assert await parts.values(f"{TOPIC}-partition-9"), "the next epoch goes to the new partitions, too"
+
+
+async def test_a_row_may_name_a_partition_that_was_added_for_it(parts: Sink) -> None:
+    rows = [{"value": b"a", "partition": 1}, {"value": b"b", "partition": 5}]
+    with pytest.raises(QuireError, match="its partition is 5, but the topic has 4"):
+        await parts.write(rows, partitions=4, batching="false")
+    await parts.broker.partitioned.grow(TopicName.parse(TOPIC), 6)
+    await parts.write(rows, partitions=6, grew_from=4, batching="false")
+    assert await _everything(parts, 6) == [b"a", b"b"]
 
 
 async def test_at_least_once_writes_what_it_is_told(sink: Sink) -> None:

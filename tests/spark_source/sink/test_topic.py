@@ -57,6 +57,8 @@ async def test_a_topic_that_is_not_there_yet(broker: Broker) -> None:
 async def test_a_partitioned_topic(broker: Broker) -> None:
     await broker.registry.create(NAME, 3, {})
     assert await in_thread(lambda: prepare(options(broker, enable_deduplication="true"))) == Target(3, None)
+    await broker.partitioned.grow(NAME, 5)
+    assert await in_thread(lambda: prepare(options(broker))) == Target(5, None, grew_from=3)
     assert await in_thread(lambda: publish_url(options(broker), 3)) == broker.service_url
 
 

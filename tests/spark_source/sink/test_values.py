@@ -35,6 +35,7 @@ from quire.spark_source.sink.task import TaskPlan, run
 from quire.spark_source.sink.topic import Target, prepare, value_schema
 from quire.spark_source.sink.values import Encoder, TopicSchema, definition_of, misfit
 from quire.spark_source.sink.writer import arrow_schema, prepared
+from quire.wire import avro
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.spark_source.sink.conftest import Sink
 
@@ -84,12 +85,13 @@ def schema_of(struct: pa.StructType, kind: str = "AVRO") -> TopicSchema:
 
 def read_back(schema: TopicSchema, payload: bytes) -> Any:
     """As the source reads it, into the Arrow type of the column."""
-    definition = json.loads(schema.definition)
-    column = column_type(definition, is_json=schema.kind == "JSON")
+    column = column_type(schema.definition, is_json=schema.kind == "JSON")
     if schema.kind == "JSON":
         value = json.loads(payload)
     else:
-        value = fastavro.schemaless_reader(io.BytesIO(payload), fastavro.parse_schema(definition), None)
+        value = fastavro.schemaless_reader(
+            io.BytesIO(payload), fastavro.parse_schema(json.loads(schema.definition)), None
+        )
     return pa.array([column.convert(value)], column.arrow).to_pylist()[0]
 
 
@@ -146,11 +148,11 @@ def test_values_of_another_type_that_fits(kind: Any, value: Any, expected: Any) 
 @pytest.mark.parametrize(
     ("kind", "value", "sentence"),
     [
-        ("int", 1 << 31, "value.x is 2147483648, and the schema has 32 bits there"),
-        ("int", "1", "value.x is '1', and the schema has a whole number there"),
+        ("int", 1 << 31, "value.x is 2147483648, but the schema has 32 bits there"),
+        ("int", "1", "value.x is '1', but the schema has a whole number there"),
         ("int", True, "a whole number"),
         ("int", 1.0, "a whole number"),
-        ("string", None, "value.x is null, and the schema has no null there"),
+        ("string", None, "value.x is null, but the schema does not allow null there"),
         ("string", b"a", "a text"),
         ("boolean", 1, "a boolean"),
         (PRICE, Decimal("1.25"), r"decimal\(4,1\)"),
@@ -180,16 +182,23 @@ def test_numbers_that_are_none_are_no_json() -> None:
 
 @pytest.mark.parametrize("kind", ["AVRO", "JSON"])
 def test_fields_with_a_default_may_be_missing(kind: str) -> None:
-    schema = record(
-        field("x", "int"),
-        field("s", "string", default="d"),
-        field("b", "bytes", default="ÿ"),
-        field("n", ["null", "int"], default=None),
-    )._replace(kind=kind)
-    if kind == "JSON":
-        schema = record(field("x", "int"), field("s", "string", default="d"))._replace(kind=kind)
+    inner = {"type": "record", "name": "I", "fields": [field("raw", ["bytes", "null"])]}
+    defaults = [
+        ("s", "string", "d", "d"),
+        ("b", "bytes", "ÿ", b"\xff"),
+        ("n", ["null", "int"], None, None),
+        ("f", FOUR, "\u0001\u0002ab", b"\1\2ab"),
+        ("p", PRICE, "\u0019", Decimal("2.5")),
+        ("i", inner, {"raw": "ÿ"}, {"raw": b"\xff"}),
+        ("l", {"type": "array", "items": "bytes"}, ["ÿ"], [b"\xff"]),
+        ("m", {"type": "map", "values": "I"}, {"a": {"raw": None}}, [("a", {"raw": None})]),
+    ]
+    fields = [field(name, one, default=default) for name, one, default, _ in defaults]
+    schema = record(field("x", "int"), *fields)._replace(kind=kind)
     found = read_back(schema, Encoder(schema).encode({"x": 1}))
-    assert (found["x"], found["s"], found.get("b", b"\xff"), found.get("n")) == (1, "d", b"\xff", None)
+    assert found == {"x": 1} | {name: value for name, _, _, value in defaults}
+    column = column_type(schema.definition, is_json=kind == "JSON")
+    assert pa.array([column.convert({"x": 1})], column.arrow).to_pylist() == [found]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +206,8 @@ def test_fields_with_a_default_may_be_missing(kind: str) -> None:
     [
         field("x", ["int", "string"]),
         field("x", "Nobody"),
+        field("x", "null"),
+        field("x", {"type": "array"}),
         field("x", {"type": "record", "name": "I", "fields": [field("again", ["null", "I"])]}),
     ],
     ids=str,
@@ -204,6 +215,19 @@ def test_fields_with_a_default_may_be_missing(kind: str) -> None:
 def test_definitions_that_no_column_fits(definition: Any) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written from a column"):
         Encoder(record(definition))
+
+
+def test_types_within_objects_and_references_as_objects() -> None:
+    fields = [
+        field("a", {"type": {"type": "string", "avro.java.string": "String"}}),
+        field("b", {"type": COLOR}),
+        field("c", {"type": "Color"}),
+        field("d", [{"type": "null"}, {"type": "int"}]),
+    ]
+    row = {"a": "x", "b": "RED", "c": "BLUE", "d": None}
+    definition = avro.writer_json(avro.parse(record(*fields).definition))
+    payload = Encoder(record(*fields)).encode(row)
+    assert fastavro.schemaless_reader(io.BytesIO(payload), fastavro.parse_schema(definition), None) == row
 
 
 def test_what_spark_calls_a_type() -> None:
@@ -231,16 +255,16 @@ def test_what_spark_calls_a_type() -> None:
 def test_types_that_no_schema_has() -> None:
     with pytest.raises(ConfigurationError, match="month_day_nano_interval of x"):
         definition_of(pa.struct([("x", pa.month_day_nano_interval())]))
-    with pytest.raises(ConfigurationError, match="'a b' cannot be the name"):
+    with pytest.raises(ConfigurationError, match="'a b' is not a valid name of a schema field"):
         definition_of(pa.struct([("a b", pa.int32())]))
 
 
 def test_columns_against_a_definition() -> None:
-    definition = json.loads(record(field("a", "int"), field("b", "int", default=1)).definition)
+    definition = record(field("a", "int"), field("b", "int", default=1))
     assert misfit(definition, pa.struct([("a", pa.int32())])) == ""
     assert "no field c" in misfit(definition, pa.struct([("a", pa.int32()), ("c", pa.int32())]))
     assert "its field a has no default" in misfit(definition, pa.struct([("b", pa.int32())]))
-    assert misfit("string", pa.struct([("a", pa.int32())])) == "it is no record"
+    assert misfit(TopicSchema("AVRO", '"string"'), pa.struct([("a", pa.int32())])) == "it is not a record"
 
 
 def test_a_struct_is_a_value_and_nothing_else() -> None:
@@ -304,7 +328,8 @@ async def test_a_row_that_does_not_fit_is_named(broker: Broker) -> None:
     await in_thread(lambda: _post(broker, strict))
     rows: list[dict[str, Any]] = [{"value": {"item": "a", "cents": 1}}, {"value": {"item": None, "cents": 2}}]
     with pytest.raises(
-        QuireError, match=r"row 1 of Spark partition 0 .*value.item is null, and the schema has no null"
+        QuireError,
+        match=r"row 1 of Spark partition 0 .*value.item is null, but the schema does not allow null",
     ):
         await write(broker, options(broker), rows)
     assert await Sink(broker).values() == []
@@ -334,7 +359,7 @@ async def test_a_schema_of_another_kind_and_values_that_are_none(broker: Broker)
     with pytest.raises(ConfigurationError, match="is STRING"):
         await write(broker, options(broker), [])
     bytes_only = pa.schema([("value", pa.binary())])
-    with pytest.raises(ConfigurationError, match="register_schema is for values that are structs"):
+    with pytest.raises(ConfigurationError, match="register_schema requires structs"):
         await in_thread(lambda: prepared(options(broker, register_schema="true"), bytes_only))
     found = await in_thread(lambda: prepared(options(broker), bytes_only))
     assert found == Target(0, None)

@@ -25,6 +25,11 @@ export function path(texts, ...parts) {
   return String.raw({ raw: texts }, ...parts.map((one) => encodeURIComponent(one)));
 }
 
+/** The part of a path that names a subscription of a topic: brokers decode it twice, the second time as in a form. */
+export function subscriptionPath(name) {
+  return path`/subscription/${name.replaceAll("%", "%25").replaceAll("+", "%2B")}`;
+}
+
 /** A query of what is not empty. */
 export function query(values) {
   const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);

@@ -47,6 +47,7 @@ public class Walk {
             part("topics", Walk::topics);
             part("partitions", Walk::partitions);
             part("subscriptions", Walk::subscriptions);
+            part("odd names", Walk::oddNames);
             part("on partitions", Walk::onPartitions);
             part("policies of namespaces", Walk::policiesOfNamespaces);
             part("policies of topics", Walk::policiesOfTopics);
@@ -247,10 +248,13 @@ public class Walk {
         same(Map.of("a", "1"), topics.getSubscriptionProperties(TOPIC, "s"));
         topics.updateSubscriptionProperties(TOPIC, "s", Map.of("b", "2"));
         same(Map.of("b", "2"), topics.getSubscriptionProperties(TOPIC, "s"));
+        same(Map.of(), topics.getInternalStats(TOPIC).cursors.get("s").properties);
         same(5L, backlog(TOPIC, "s"));
         same(0L, backlog(TOPIC, "end"));
         List<Message<byte[]>> peeked = topics.peekMessages(TOPIC, "s", 3);
         same(List.of("0", "1", "2"), peeked.stream().map(Walk::text).toList());
+        same(List.of(0L, 1L, 2L), peeked.stream().map(Message::getSequenceId).toList());
+        same(false, peeked.get(0).getProducerName().isEmpty());
         same(5L, backlog(TOPIC, "s"));
         topics.skipMessages(TOPIC, "s", 2);
         same(3L, backlog(TOPIC, "s"));
@@ -285,6 +289,33 @@ public class Walk {
         } catch (NotFoundException gone) {
         }
         topics.deleteSubscription(TOPIC, "end");
+        same(List.of("s"), topics.getSubscriptions(TOPIC));
+    }
+
+    /** Names of subscriptions and topics reach the broker as they are, whatever has to be encoded in them; keys come back. */
+    static void oddNames() throws Exception {
+        var topics = admin.topics();
+        String keyed = TOPIC + "-keyed";
+        topics.createNonPartitionedTopic(keyed);
+        topics.createSubscription(keyed, "s", MessageId.earliest);
+        please("keyed " + keyed + " a+b%2F%C3%BC%25");
+        same("a b/\u00fc%", topics.peekMessages(keyed, "s", 1).get(0).getKey());
+        topics.delete(keyed, true);
+        for (String name : List.of("app:worker", "my/sub", "with blank", "a+b", "100%", "\u00fc")) {
+            topics.createSubscription(TOPIC, name, MessageId.earliest);
+            same(true, topics.getStats(TOPIC).getSubscriptions().containsKey(name));
+            topics.skipMessages(TOPIC, name, 2);
+            same(3L, backlog(TOPIC, name));
+            same("2", text(topics.peekMessages(TOPIC, name, 1).get(0)));
+            topics.resetCursor(TOPIC, name, 1L);
+            same(5L, backlog(TOPIC, name));
+            topics.deleteSubscription(TOPIC, name);
+            String topic = TOPIC + "-" + name.replace('/', '-');  // with a slash it is a name of Pulsar's first version
+            topics.createNonPartitionedTopic(topic);
+            same(true, topics.getList(NAMESPACE).contains(topic));
+            topics.getStats(topic);
+            topics.delete(topic);
+        }
         same(List.of("s"), topics.getSubscriptions(TOPIC));
     }
 
@@ -334,7 +365,7 @@ public class Walk {
         same(null, namespaces.getRetention(NAMESPACE));
         namespaces.setNamespaceMessageTTL(NAMESPACE, 3600);
         same(3600, namespaces.getNamespaceMessageTTL(NAMESPACE));
-        refused(PulsarAdminException.class, 400, () -> namespaces.setNamespaceMessageTTL(NAMESPACE, -1));
+        refused(PreconditionFailedException.class, 412, () -> namespaces.setNamespaceMessageTTL(NAMESPACE, -1));
         namespaces.removeNamespaceMessageTTL(NAMESPACE);
         same(null, namespaces.getNamespaceMessageTTL(NAMESPACE));
         var quota = BacklogQuota.builder().limitSize(1 << 30).retentionPolicy(BacklogQuota.RetentionPolicy.producer_exception).build();
@@ -361,12 +392,20 @@ public class Walk {
         namespaces.setSchemaValidationEnforced(NAMESPACE, true);
         same(true, namespaces.getSchemaValidationEnforced(NAMESPACE));
         namespaces.setSchemaValidationEnforced(NAMESPACE, false);
+        refused(PulsarAdminException.class, 400, () -> namespaces.setPersistence(NAMESPACE, new PersistencePolicies(1, 1, 1, 1.5)));
         namespaces.setPersistence(NAMESPACE, new PersistencePolicies(1, 1, 1, 0));
         same(1, namespaces.getPersistence(NAMESPACE).getBookkeeperAckQuorum());
         namespaces.removePersistence(NAMESPACE);
         namespaces.setInactiveTopicPolicies(NAMESPACE, new InactiveTopicPolicies(InactiveTopicDeleteMode.delete_when_no_subscriptions, 600, false));
         same(600, namespaces.getInactiveTopicPolicies(NAMESPACE).getMaxInactiveDurationSeconds());
         namespaces.removeInactiveTopicPolicies(NAMESPACE);
+        var creation = AutoTopicCreationOverride.builder().allowAutoTopicCreation(true).topicType("partitioned").defaultNumPartitions(3).build();
+        namespaces.setAutoTopicCreation(NAMESPACE, creation);
+        same(creation, namespaces.getAutoTopicCreation(NAMESPACE));
+        admin.topics().createSubscription(TOPIC + "-made", "s", MessageId.earliest);
+        same(3, admin.topics().getPartitionedTopicMetadata(TOPIC + "-made").partitions);
+        admin.topics().deletePartitionedTopic(TOPIC + "-made");
+        namespaces.removeAutoTopicCreation(NAMESPACE);
         same(0, namespaces.getMaxTopicsPerNamespace(NAMESPACE));
         namespaces.setMaxTopicsPerNamespace(NAMESPACE, 100);
         same(100, namespaces.getMaxTopicsPerNamespace(NAMESPACE));

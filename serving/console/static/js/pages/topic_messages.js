@@ -1,7 +1,7 @@
 // Messages, decoded by their schemas and left where they are: the last, the first, from a place or a time, or what a
 // subscription waits for. They are asked for by hand, not every few seconds.
 
-import { get, path, query as asQuery } from "../api.js";
+import { get, query as asQuery, subscriptionPath } from "../api.js";
 import { el } from "../dom.js";
 import { bytes, time } from "../format.js";
 import { quirePath, topicLink } from "../links.js";
@@ -13,7 +13,7 @@ export function messages(root, place, query) {
   const state = { from: query.get("from") ?? "latest", count: query.get("count") ?? "20" };
   const load = (signal) =>
     subscription
-      ? get(quirePath(place) + path`/subscription/${subscription}/messages` + asQuery({ count: state.count }), { signal })
+      ? get(quirePath(place) + subscriptionPath(subscription) + "/messages" + asQuery({ count: state.count }), { signal })
       : get(`${quirePath(place)}/messages${asked(state)}`, { signal });
   const shown = live(root, load, (looks) => view(looks, place, subscription, state, shown), { everyMs: 0 });
   return shown;

@@ -1,6 +1,6 @@
 // A topic's subscriptions: how far behind each is, who consumes, why it gets nothing; and what moves a cursor.
 
-import { ask, get, path } from "../api.js";
+import { ask, get, subscriptionPath } from "../api.js";
 import { inputError, question } from "../dialogs.js";
 import { el } from "../dom.js";
 import { ago, bytes, count, duration, plural, rate, short } from "../format.js";
@@ -62,7 +62,7 @@ const consumers = (one) =>
   );
 
 function acts(name, place) {
-  const where = topicPath(place) + path`/subscription/${name}`;
+  const where = topicPath(place) + subscriptionPath(name);
   return [
     el("a", { class: "button", href: `${topicLink(place.name, "messages")}?subscription=${encodeURIComponent(name)}` }, "Peek"),
     button("Seek", () => seek(name, where)),
@@ -140,5 +140,5 @@ const create = (place) =>
       { name: "subscription", label: "Name", required: true },
       { name: "from", label: "Begins at", options: WHERE.slice(0, 2) },
     ],
-    act: ({ subscription, from }) => ask("PUT", topicPath(place) + path`/subscription/${subscription}`, from),
+    act: ({ subscription, from }) => ask("PUT", topicPath(place) + subscriptionPath(subscription), from),
   });

@@ -1,0 +1,18 @@
+"""Operations requested by clients and operators: on one topic, on all its partitions, or on all brokers.
+
+Read in this order:
+
+    fan_out             one request to each partition of a topic, or to each other broker
+    partitioned         growth of partitioned topics, with their subscriptions
+    deletion            deletion of partitioned topics, and recovery of interrupted deletions
+    client_topics       lookups, subscriptions and schemas, for clients
+    topic_admin         requests about a topic
+    subscription_admin  requests about a subscription
+    policy_admin        changes of policies, applied to loaded topics
+    archive_admin       requests about the archive
+    peeking             reads of entries without acknowledgement
+    statistics          Pulsar's `stats` and `internalStats`, plans for Spark
+    topic_table         pages of a namespace's topics
+    topic_metrics       metrics of namespaces, topics and subscriptions
+    admin               the object with these parts
+"""

@@ -1,0 +1,45 @@
+"""Parts that serve operators' requests: `broker.admin.topics` and others."""
+
+from __future__ import annotations
+
+from quire.ledger.bookies import Bookies
+from quire.ledger.losses import Losses
+from quire.runtime.member import Member
+from quire.serving.operations.archive_admin import ArchiveAdmin
+from quire.serving.operations.deletion import Deletion
+from quire.serving.operations.fan_out import FanOut
+from quire.serving.operations.partitioned import Partitioned
+from quire.serving.operations.peeking import Peeking
+from quire.serving.operations.policy_admin import PolicyAdmin, PolicyUpdates
+from quire.serving.operations.statistics import Statistics
+from quire.serving.operations.subscription_admin import SubscriptionAdmin
+from quire.serving.operations.topic_admin import TopicAdmin
+from quire.serving.operations.topic_metrics import TopicMetrics
+from quire.serving.operations.topic_table import TopicTable
+from quire.serving.registry.offloading import Offloading
+from quire.serving.registry.registry import Registry
+from quire.serving.topic.services import Services
+
+
+class Admin:
+    def __init__(
+        self,
+        services: Services,
+        registry: Registry,
+        partitioned: Partitioned,
+        deletion: Deletion,
+        fan_out: FanOut,
+        offloading: Offloading | None,
+    ) -> None:
+        self.topics = TopicAdmin(registry, deletion, fan_out)
+        self.peeking = Peeking(registry, fan_out)
+        self.table = TopicTable(registry, services, fan_out)
+        self.statistics = Statistics(registry, services, fan_out, offloading)
+        self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
+        self.policies = PolicyAdmin(registry, PolicyUpdates(registry, services.tasks), fan_out)
+        self.archive = ArchiveAdmin(offloading, fan_out)
+        self.bookies = Bookies(services.ledgers)
+        self.metrics = TopicMetrics(registry, services)
+        self.losses = Losses(services.ledgers, services.archive)
+        self.member = Member("broker", services.settings.listen)
+        """Description of this broker's process; the code that starts the process adds to it."""
