@@ -242,7 +242,7 @@ def panels() -> Iterator[dict[str, Any]]:
 
 
 def dashboard() -> str:
-    """`quire.json`."""
+    """Return the content of `quire.json`, the Grafana dashboard."""
     names = {"query": "label_values(quire_namespace_topics, namespace)", "refId": "names"}
     choices = [
         {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
