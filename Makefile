@@ -5,6 +5,21 @@ BIN := $(VENV)/bin
 # The versions that the tests ran with; `make test CONSTRAINTS=` takes the newest.
 CONSTRAINTS ?= constraints.txt
 
+# An older Python is refused before anything is downloaded.
+define right_python
+@python=$(PYTHON); ! test -x $(BIN)/python || python=$(BIN)/python; \
+	version=$$($$python -c 'import sys; print("%d.%d %s" % (sys.version_info[:2] + (sys.version_info >= (3, 11),)))') || \
+		{ echo "Quire needs Python 3.11 or newer: name one that is installed, as in make run PYTHON=python3.12" >&2; exit 1; }; \
+	case "$$version" in *False) \
+		echo "Quire needs Python 3.11 or newer, and $$python is Python $${version% *}: name a newer one (make run" \
+			"PYTHON=python3.12)$$(test $$python = $(PYTHON) || echo ' after rm -r $(VENV)')" >&2; exit 1;; \
+	esac
+endef
+define environment
+$(right_python)
+@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+endef
+
 .PHONY: run demo test test-fast spark-matrix chaos simulate mutations model fuzz check typecheck format constraints proto bench helm monitoring docs wheel clean
 
 run: $(VENV)/.run
@@ -31,6 +46,7 @@ spark-matrix: $(addprefix build/spark/,$(SPARKS))
 		build/spark/$$version/bin/pytest -q -m spark $(or $(TESTS),tests/spark_source) || exit 1; done
 
 build/spark/%: pyproject.toml
+	$(right_python)
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install -q -e '.[dev]' pyspark==$*
 	@touch $@
@@ -85,30 +101,30 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(ARGS)
 
 $(VENV)/.run: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(environment)
 	@echo "Installing Quire into $(VENV) ..."
 	@$(BIN)/python -m pip install -e '.[security]'
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(environment)
 	@echo "Installing Quire, Spark and the stock client into $(VENV) ..."
 	@$(BIN)/python -m pip install -e '.[demo,security]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(environment)
 	@echo "Installing Quire and its tests' needs into $(VENV) ..."
 	@$(BIN)/python -m pip install -e '.[dev]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.fast: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(environment)
 	@test -e $(VENV)/.dev || $(BIN)/python -m pip install -e '.[test]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(environment)
 	@$(BIN)/python -m pip install -q -e '.[docs]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
