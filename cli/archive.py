@@ -16,6 +16,7 @@ from quire.cli.noun import Noun
 from quire.cli.output import Answer, Table, size
 from quire.cli.progress import bar, followed
 from quire.runtime.errors import ConfigurationError, CorruptionError, QuireError, Unavailable, WrongCluster
+from quire.runtime.installation import pip_install
 from quire.runtime.rest import Admin
 
 ARCHIVE = "/quire/v1/archive"
@@ -237,5 +238,5 @@ def _parts_of_spark() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigurationError(
-            f"sidecars need pyarrow and other packages ({error}): pip install 'quire[spark]'"
+            f"sidecars need pyarrow and other packages ({error}): {pip_install('spark')}"
         ) from None

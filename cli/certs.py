@@ -10,6 +10,7 @@ import click
 from quire.cli.noun import json_option
 from quire.cli.output import Answer
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.installation import pip_install
 
 SECURITY_FILE: Final = "security.toml"
 _SECURITY: Final = """\
@@ -97,6 +98,6 @@ def _library() -> Any:
         from quire.security import certs
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"certificates need the package {error.name}: pip install 'quire[security]'"
+            f"certificates need the package {error.name}: {pip_install('security')}"
         ) from None
     return certs

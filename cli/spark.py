@@ -20,6 +20,7 @@ from quire.cli.progress import bar
 from quire.runtime import log
 from quire.runtime.credentials import OPTIONS as CREDENTIALS_OPTIONS
 from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.runtime.installation import pip_install
 from quire.runtime.rest import Admin
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ def _needed(extra: str = "spark") -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigurationError(
-            f"this needs PySpark and more ({error}): pip install 'quire[{extra}]'"
-        ) from None
+        raise ConfigurationError(f"this needs PySpark and more ({error}): {pip_install(extra)}") from None
 
 
 @command.verb("export")

@@ -18,6 +18,7 @@ from quire.cli.noun import json_option
 from quire.cli.output import Answer, done
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated
+from quire.runtime.installation import pip_install
 from quire.runtime.settings import parse_duration_ms
 from quire.security.configuration import Token, read_key
 from quire.security.identity import is_role
@@ -88,7 +89,7 @@ def create_key(file: Path, kind: str, public_key: Path | None) -> None:
 def _need_library() -> None:
     """Check that the library for signing and verifying is installed. Raises `ConfigurationError`."""
     if find_spec("joserfc") is None:
-        raise ConfigurationError("tokens need optional packages: pip install 'quire[security]'")
+        raise ConfigurationError(f"tokens need optional packages: {pip_install('security')}")
 
 
 def _write_new(file: Path, raw: bytes, mode: int) -> None:

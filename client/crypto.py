@@ -10,7 +10,7 @@ The format is that of [Pulsar's clients](https://pulsar.apache.org/docs/security
 A batch is compressed and then encrypted as a whole; each chunk of a chunked message is encrypted separately. Keys,
 properties and times are not encrypted, because brokers need them.
 
-Encryption needs the package `cryptography` (`pip install quire[crypto]`).
+Encryption needs the package `cryptography` (the extra `crypto`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.installation import pip_install
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import Buffer, Encrypted
 
@@ -178,6 +179,6 @@ def _package() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import rsa
     except ImportError:
         raise ConfigurationError(
-            "encryption needs the package cryptography: pip install quire[crypto]"
+            f"encryption needs the package cryptography: {pip_install('crypto')}"
         ) from None
     return serialization, rsa

@@ -18,7 +18,7 @@ version.
 | `BYTES` | bytes | no schema |
 | `STRING` | str | UTF-8 |
 | `JsonSchema(C)` | a dataclass or msgspec.Struct | JSON |
-| `AvroSchema(C)` | a dataclass or msgspec.Struct | Avro (`pip install quire[avro]`) |
+| `AvroSchema(C)` | a dataclass or msgspec.Struct | Avro (the extra `avro`) |
 | `KeyValueSchema(K, V)` | a pair | key and value in the payload, or the key as the message's key |
 | `AUTO` (consumers) | depends on the writer's schema; records are dicts | |
 """
@@ -34,6 +34,7 @@ import msgspec
 
 from quire.client.record import definition_of
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.installation import pip_install
 from quire.wire import avro
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.key_value import join, split
@@ -235,7 +236,7 @@ class AvroCodec:
         try:
             import fastavro
         except ImportError:
-            raise ConfigurationError("Avro needs the package fastavro: pip install quire[avro]") from None
+            raise ConfigurationError(f"Avro needs the package fastavro: {pip_install('avro')}") from None
         self._fastavro = fastavro
         self._definition = definition
         self._own = fastavro.parse_schema(definition)

@@ -33,6 +33,7 @@ from quire.runtime.errors import (
     Unavailable,
     Unreadable,
 )
+from quire.runtime.installation import pip_install
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer
 
@@ -301,7 +302,7 @@ def _client(location: S3Location, patience: Patience) -> Any:
         from botocore.exceptions import BotoCoreError
     except ImportError:
         raise ConfigurationError(
-            "an object store at s3:// needs boto3; install it with: pip install boto3"
+            f"an object store at s3:// needs the package boto3: {pip_install('s3')}"
         ) from None
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,

@@ -19,6 +19,7 @@ from quire.process.parts import Process
 from quire.runtime import probes
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError
 from quire.runtime.http_server import note_login
+from quire.runtime.installation import pip_install
 from quire.runtime.member import DOCTOR, SUPPORT, Member
 from quire.runtime.network import peer_address
 from quire.runtime.settings import format_address, is_loopback, parse_address
@@ -67,7 +68,7 @@ def _superuser(process: Process) -> Callable[[web.Request], Awaitable[None]]:
             authentication = make_authentication(security.authentication, process.clock)
             process.push_async_callback(authentication.stop)
         except ModuleNotFoundError as error:  # an optional package, which a bookie's storage does not need
-            missing = f"authentication needs the package {error.name}: pip install 'quire[security]'"
+            missing = f"authentication needs the package {error.name}: {pip_install('security')}"
     authorization = Authorization(rules.superusers, rules.proxies, is_enabled=rules.enabled)
     to_file = None if security.audit is None else replace(security.audit, topic="")
     audit = AuditLog(to_file, process.clock)

@@ -12,6 +12,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.process import member_checks
 from quire.process.audit_topic import audit_topic
 from quire.process.parts import Process
+from quire.runtime.installation import pip_install
 from quire.security.tls import FollowedContext
 from quire.serving.broker import Broker
 from quire.serving.ownership.port import Ownership
@@ -69,9 +70,10 @@ async def start_sidecars(process: Process, broker: Broker, archive_url: str) -> 
     if not process.settings[BrokerSettings].archive_sidecars or broker.offloading is None:
         return
     if not is_possible():
-        log.info(
-            "no sidecars of archived segments are built, because pyarrow is not installed: pip install "
-            "'quire[spark]', or run `quire archive sidecars build` on another machine"
+        log.debug(
+            "no sidecars of archived segments are built, because pyarrow is not installed: %s, or run "
+            "`quire archive sidecars build` on another machine",
+            pip_install("spark"),
         )
         return
     builder = await process.start(SidecarBuilder(archive_url))

@@ -1,4 +1,4 @@
-"""OpenTelemetry export: metrics and traces by OTLP over HTTP (optional: `pip install 'quire[otel]'`).
+"""OpenTelemetry export: metrics and traces by OTLP over HTTP (optional: the extra `otel`).
 
     --otel-endpoint URL ─┬─▶ metrics: all of /metrics, every minute                 URL/v1/metrics
                          └─▶ a tracer, for spans of messages                         URL/v1/traces
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from quire import __version__
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.installation import pip_install
 from quire.runtime.metric_table import BY_NAME
 from quire.runtime.metrics import Histogram, Kind, Labels, Value, Values
 from quire.runtime.settings import MILLISECONDS, setting
@@ -71,7 +72,7 @@ class TelemetrySettings:
         try:
             import opentelemetry.exporter.otlp.proto.http  # noqa: F401
         except ImportError:
-            raise ConfigurationError("otel_endpoint needs OpenTelemetry: pip install 'quire[otel]'") from None
+            raise ConfigurationError(f"otel_endpoint needs OpenTelemetry: {pip_install('otel')}") from None
 
     def url(self, signal: str) -> str:
         return f"{self.otel_endpoint.rstrip('/')}/v1/{signal}"

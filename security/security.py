@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quire.runtime.clock import Clock
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.installation import pip_install
 from quire.security.audit import AuditLog
 from quire.security.authentication import Authentication, make_authentication
 from quire.security.authorization import Authorization
@@ -37,7 +38,7 @@ def make_security(configuration: Configuration, clock: Clock) -> Security:
             authentication = make_authentication(configuration.authentication, clock)
         except ModuleNotFoundError as error:
             raise ConfigurationError(
-                f"authentication needs the package {error.name}: pip install 'quire[security]'"
+                f"authentication needs the package {error.name}: {pip_install('security')}"
             ) from None
     rules = configuration.authorization
     authorization = Authorization(
