@@ -33,6 +33,7 @@ from urllib.parse import quote
 
 import click
 
+from quire.cli.first_steps import console_at
 from quire.cli.settings import settings_options
 from quire.process.child import QUIRE, Child
 from quire.process.listeners import listen
@@ -143,6 +144,7 @@ class LocalCluster:
                 self.restart_dead()
             gateway = self._tiers[-1][0]
             say_ready(*gateway.urls)
+            _say(f"the console in a browser: {console_at(gateway.urls[1])}")
             _say(f"clients on this machine reach the brokers themselves at {self.brokers_url}")
             await until_cancelled()
         finally:

@@ -7,16 +7,17 @@ The output on standard error is for people.
 from __future__ import annotations
 
 import logging
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
+from quire.cli.first_steps import EVERYWHERE, commands, console_url
 from quire.cli.settings import settings_options
 from quire.process import standalone
-from quire.process.settings import Given
+from quire.process.settings import Given, LoadedSettings, LogSettings
 from quire.process.until_signal import run_process, say_ready, until_cancelled
 
 log = logging.getLogger(__name__)
@@ -37,31 +38,29 @@ def command(config: Path | None, **flags: Any) -> None:
       quire standalone --archive 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
     """
     settings = standalone.load(Given(flags, config))
-    run_process(settings, standalone.standalone(settings), _serve)
+    run_process(settings, standalone.standalone(settings), partial(_serve, settings))
 
 
-async def _serve(running: standalone.Standalone) -> None:
-    _announce(running)
+async def _serve(settings: LoadedSettings, running: standalone.Standalone) -> None:
+    addresses = running.addresses
+    say_ready(*addresses.all)
+    _warn_of_unreachable(addresses.service_url or addresses.service_url_tls)
+    publish, read = commands(addresses, running.security)
+    if settings[LogSettings].log_json:  # standard error is a stream of JSON
+        log.info("the console is at %s; publish a message: %s", console_url(addresses), publish)
+    else:
+        click.echo(
+            f"\nPublish a first message, from another terminal:\n    {publish}\nand read it:\n    {read}\n"
+            f"The console in a browser: {console_url(addresses)}\n",
+            err=True,
+        )
     await running.http
     await until_cancelled()
 
 
-def _announce(running: standalone.Standalone) -> None:
-    """Print the ready line with the addresses on standard output, and the first steps on standard error."""
-    say_ready(*running.addresses.all)
-    url = running.service_url or running.addresses.service_url_tls
-    host = urlsplit(url).hostname
-    if host in ("0.0.0.0", "::"):
+def _warn_of_unreachable(url: str) -> None:
+    if urlsplit(url).hostname in EVERYWHERE:
         log.warning(
             "clients get the address %s, which other machines cannot reach: name this one with --advertise",
             url,
         )
-    quire = sys.argv[0] if "/" in sys.argv[0] else "quire"
-    where = "" if running.service_url.endswith(":6650") else f" --service-url {url}"
-    click.echo(
-        "\nPublish a first message, from another terminal:\n"
-        f"    echo 'Hello, Quire' | {quire} produce hello{where}\n"
-        "and read it:\n"
-        f"    {quire} consume hello --subscription first --from earliest --count 1{where}\n",
-        err=True,
-    )

@@ -34,7 +34,7 @@ from quire.runtime import exposition, probes
 from quire.runtime.csrf import ORIGIN_HEADERS, REFUSAL, is_cross_site
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
 from quire.runtime.http_headers import RawHeaders
-from quire.runtime.http_server import body_of, note_login
+from quire.runtime.http_server import body_of, browser_to_console, note_login
 from quire.runtime.member import DOCTOR, SUPPORT, Member
 from quire.runtime.metrics import MetricSource
 from quire.runtime.network import peer_address
@@ -73,6 +73,7 @@ def make_app(
     application.cleanup_ctx.append(forwarding.session)
     for prefix in FORWARDED:
         application.router.add_route("*", prefix + "{rest:.*}", forwarding.handle)
+    application.router.add_get("/", browser_to_console)
     application.router.add_get(CONSOLE, forwarding.show)
     metrics = Metrics(brokers, own_metrics, forwarding)
 

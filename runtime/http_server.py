@@ -34,6 +34,8 @@ from quire.runtime.sources import BySource
 
 BACKLOG: Final = 1024
 SHUTDOWN_S: Final = 1.0
+CONSOLE: Final = "/console"
+"""Path of the web page of brokers and gateways."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -127,6 +129,13 @@ class HttpServer:
 
 _SERVER: Final = web.RequestKey("server", HttpServer)
 _HELD: Final = web.RequestKey("held", Held)
+
+
+async def browser_to_console(request: web.Request) -> web.StreamResponse:
+    """Redirect a browser from `/`, the address that a start prints, to the console. Programs get 404."""
+    if "text/html" in request.headers.get("Accept", ""):
+        raise web.HTTPFound(CONSOLE)
+    raise web.HTTPNotFound
 
 
 def note_login(request: web.Request) -> None:

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-ROOT: Final = "/console"
+from quire.runtime.http_server import CONSOLE, browser_to_console
+
 POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -98,12 +99,13 @@ async def _show(request: web.Request) -> web.Response:
 def routes() -> list[web.RouteDef]:
     """Return the routes of the console, which need no authentication."""
     return [
-        web.get(ROOT, _show),
-        web.get(f"{ROOT}/", _show),
-        web.get(f"{ROOT}/{{file:.+}}", _show),
+        web.get("/", browser_to_console),
+        web.get(CONSOLE, _show),
+        web.get(f"{CONSOLE}/", _show),
+        web.get(f"{CONSOLE}/{{file:.+}}", _show),
     ]
 
 
 def is_here(path: str) -> bool:
     """Return whether a request is for the console, and therefore needs no authentication."""
-    return path == ROOT or path.startswith(f"{ROOT}/")
+    return path in ("/", CONSOLE) or path.startswith(f"{CONSOLE}/")

@@ -46,6 +46,15 @@ def test_messages_go_to_and_fro(served: Served, tmp_path: Path) -> None:
     assert read.stdout == b"one\ntwo\n", read.stderr
 
 
+def test_the_commands_that_a_start_prints_work_as_they_are(served: Served) -> None:
+    printed = (served.data / "log").read_text()
+    publish, read = [line.strip() for line in printed.splitlines() if line.startswith("    ")]
+    assert f"The console in a browser: {served.http_url}/console\n" in printed
+    for command, out in ((publish, b""), (read, b"Hello, Quire\n")):
+        done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, out), (command, done.stderr)
+
+
 def test_operators_ask_by_https(served: Served) -> None:
     found = trusting(served, "topics", "create", "made", "--admin-url", served.http_url)
     assert found.code == 0, found.err

@@ -30,6 +30,15 @@ async def test_nothing_else_is(rest: Rest, path: str) -> None:
     assert (await rest.get(f"/console/{path}")).status == 404
 
 
+async def test_the_address_that_a_start_prints_leads_browsers_to_the_console(rest: Rest) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with rest.session.get(f"{rest.url}/", headers=browser, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (302, "/console")
+    async with rest.session.get(f"{rest.url}/", headers=browser) as answer:
+        assert answer.status == 200 and answer.content_type == "text/html"
+    assert (await rest.get("/")).status == 404, "programs get JSON"
+
+
 async def test_a_browser_that_has_a_file_gets_none_again(rest: Rest) -> None:
     async with rest.session.get(f"{rest.url}/console/console.css") as answer:
         tag = answer.headers["ETag"]

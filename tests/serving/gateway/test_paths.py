@@ -145,6 +145,12 @@ async def test_an_absolute_target_is_asked_of_the_broker_alone(passing: Front, r
     assert [request.raw_path for request in recorder.asked] == ["/admin/v2/clusters?a=b"]
 
 
+async def test_a_browser_at_the_root_goes_to_the_console(proxy: Front, recorder: Recorder) -> None:
+    assert (await ask(port_of(proxy), "/", "Accept: text/html,*/*\r\n"))[0] == 302
+    assert (await ask(port_of(proxy), "/"))[0] == 404
+    assert recorder.asked == []
+
+
 async def test_a_gateway_where_clients_log_in_passes_nothing_of_theirs_on(
     proxy: Front, recorder: Recorder
 ) -> None:
