@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from quire.cli import profile
+from quire.cli.variables import refuse_unknown_variables
 from quire.runtime.credentials import NOBODY, OPTIONS, Credentials, given_or_of_environment
 from quire.runtime.tls import ClientTls
 
@@ -44,6 +45,7 @@ def connection_options(command: _Command) -> Callable[..., Any]:
 
     @wraps(command)
     def run(*arguments: Any, **words: Any) -> Any:
+        refuse_unknown_variables()
         files = {name: words.pop(f"tls_{name}") or "" for name in _TLS}
         given = {name: words.pop(f"present_{name}") or "" for name in _CREDENTIALS}
         presented = _presented(given, words)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from quire.cli.variables import refuse_unknown_variables
 from quire.runtime import settings
 
 
@@ -18,10 +20,17 @@ def settings_options(
     """Return a decorator that adds `--config` and a flag for each setting of `kinds` to a click command.
 
     The command gets their values as keyword arguments; a flag that was not given is None. `defaults` are defaults of
-    the process, which `--help` shows instead of the defaults of `kinds`.
+    the process, which `--help` shows instead of the defaults of `kinds`. Before the command runs, unknown variables
+    `QUIRE_…` are refused.
     """
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def command(*arguments: Any, **words: Any) -> Any:
+            refuse_unknown_variables(kinds)
+            return function(*arguments, **words)
+
+        made: Callable[..., Any] = command
         for kind in reversed(kinds):
             for spec in reversed(fields(kind)):
                 shown = settings.show(spec, (defaults or {}).get(spec.name, spec.default))
@@ -32,11 +41,11 @@ def settings_options(
                     metavar=_metavar(spec.default, spec.metadata.get("unit", "")),
                     help=f"{spec.metadata['prose']} [{shown}]" if shown else spec.metadata["prose"],
                 )
-                command = option(command)
+                made = option(made)
         config = click.option(
             "--config", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file in TOML."
         )
-        return config(command)
+        return config(made)
 
     return decorate
 
