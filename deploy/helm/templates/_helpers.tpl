@@ -65,7 +65,7 @@ resources: {{- toYaml .values.resources | nindent 2 }}
 {{- end }}
 {{- range $name, $value := .values.settings }}
 - name: QUIRE_{{ upper $name }}
-  value: {{ $value | quote }}
+  value: {{ ternary (int64 $value) $value (kindIs "float64" $value) | quote }}
 {{- end }}
 {{- end -}}
 
