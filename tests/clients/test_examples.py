@@ -1,4 +1,4 @@
-"""The stock clients' programs of README.md and docs/first-hour.md, unchanged, against a real server.
+"""The stock clients' programs of README.md, docs/first-hour.md and docs/client.md, unchanged, against a real server.
 
 Nothing is downloaded here: without a toolchain, or before the client was fetched once (`go mod download`, `mvn
 dependency:go-offline` in its folder), a language is skipped.
@@ -39,6 +39,11 @@ def check(done: subprocess.CompletedProcess[str], language: str) -> None:
 
 def test_python(server: Server) -> None:
     check(ran([sys.executable, "first.py", server.service_url], EXAMPLES / "python"), "Python")
+
+
+def test_asyncio(server: Server) -> None:
+    program = [sys.executable, "asyncio_client.py", server.service_url]
+    check(ran(program, EXAMPLES / "python", PYTHONPATH=str(EXAMPLES.parents[1])), "asyncio")
 
 
 @pytest.mark.timeout(300)

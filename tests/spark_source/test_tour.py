@@ -32,14 +32,16 @@ def test_it_prints_what_the_page_says(server: Server, tmp_path: Path) -> None:
         else:
             promised[len(programs) - 1] = text
     assert len(promised) == 4
-    here = {"http://localhost:8080": server.http_url, "CHECKPOINT": repr(str(tmp_path / "checkpoint"))}
+    here = {"http://localhost:8080": server.http_url}
     program = tmp_path / "tour.py"
     program.write_text("".join(f"{replaced(text, here)}\nprint({MARK!r})\n" for text in programs))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     ran = subprocess.run(
-        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+        [sys.executable, str(program)],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "pandas" not in ran.stderr, "a warning"
     printed = ran.stdout.split(f"{MARK}\n")
     for number, text in promised.items():
         assert printed[number].strip() == text.strip()
