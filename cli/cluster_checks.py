@@ -13,8 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from ssl import SSLContext
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
 
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
@@ -226,13 +229,38 @@ async def _registered(store: Any, url: str) -> list[Finding]:
 
 
 async def look_at_object_store(url: str, looked: Looked) -> None:
-    """Check that the object store supports the operations of archiving and write-ahead logs."""
+    """Check that the object store supports the operations of archiving and write-ahead logs.
+
+    A directory is checked in a temporary one inside it, so that no empty directories of the probe are left.
+    """
     store = open_objects(url)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        await store.close()
+        looked.add(store.url, await _of_directory(Path(unquote(parts.path))))
+        return
     try:
         found = list(await of_object_store(store, "the object store"))
         looked.add(store.url, found or await _of_probe(store))
     finally:
         await store.close()
+
+
+async def _of_directory(root: Path) -> Sequence[Finding]:
+    if not root.is_dir():
+        what = "is not a directory" if root.exists() else "does not exist"
+        return [
+            error(f"{root} {what}", "correct the URL; the first process that uses it creates the directory")
+        ]
+    try:
+        with TemporaryDirectory(prefix=".doctor-", dir=root) as inside:
+            store = open_objects(f"file://{quote(inside)}")
+            try:
+                return list(await of_object_store(store, "the object store")) or await _of_probe(store)
+            finally:
+                await store.close()
+    except OSError as problem:
+        return [error(f"directory {root} cannot be written to: {problem.strerror}", "change its permissions")]
 
 
 async def _of_probe(store: ObjectStore) -> list[Finding]:

@@ -28,7 +28,7 @@ from quire.ledger.directory import BookieDirectory, ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.cluster import find_cluster
-from quire.metadata.open import open_store
+from quire.metadata.open import is_missing_file, open_store
 from quire.metadata.store import MetadataStore
 from quire.objects.open import open_for_log
 from quire.objects.open import open_store as open_archive
@@ -164,7 +164,7 @@ class _Stores:
 async def _metadata(stores: _Stores, is_dry: bool, accept_loss: bool) -> Answer:
     url, clock, report = stores.metadata, SystemClock(), Report()
     async with (
-        _open(url, stores.security, create=True) as store,
+        _open_target(url, stores.security, is_dry) as store,
         _archive(stores.archive) as objects,
         _logs(stores.wal) as logs,
     ):
@@ -232,6 +232,16 @@ async def _open(url: str, security: Configuration, *, create: bool = False) -> A
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def _open_target(url: str, security: Configuration, is_dry: bool) -> AsyncIterator[MetadataStore]:
+    """Open the store that is rebuilt; create it, but not in a dry run, which reads an empty file in place of none."""
+    with TemporaryDirectory() as folder:
+        is_missing = is_dry and is_missing_file(url)
+        opened = f"sqlite://{folder}/metadata.db" if is_missing else url
+        async with _open(opened, security, create=is_missing or not is_dry) as store:
+            yield store
 
 
 @asynccontextmanager

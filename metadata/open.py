@@ -36,10 +36,10 @@ async def open_store(
 ) -> MetadataStore:
     """Open the store at `url`. Raises `ConfigurationError`, whose message contains the correct form of a URL.
 
-    If `create` is set, a missing SQLite file is created. Commands on an existing cluster do not set it, so that a
-    mistyped path is refused. `tls` returns a new context for each connection to `zk+ssl://`; without it, the system's
-    certificate authorities are trusted. `login` is a ZooKeeper user and password: only this user may read or change the
-    nodes that this process creates.
+    If `create` is set, a missing SQLite file or chroot is created. Commands and processes that need an existing cluster
+    do not set it, so that a mistyped URL leaves nothing. `tls` returns a new context for each connection to
+    `zk+ssl://`; without it, the system's certificate authorities are trusted. `login` is a ZooKeeper user and password:
+    only this user may read or change the nodes that this process creates.
     """
     parts = urlsplit(url)
     match parts.scheme:
@@ -50,8 +50,14 @@ async def open_store(
                 ZooKeeperStore,
             )  # importing kazoo is slow, and SQLite does not need it
 
-            return await ZooKeeperStore.open(url, tls or ClientTls().context, login)
+            return await ZooKeeperStore.open(url, tls or ClientTls().context, login, create=create)
     raise _unknown(url)
+
+
+def is_missing_file(url: str) -> bool:
+    """Return whether `url` is that of an SQLite file that does not exist."""
+    parts = urlsplit(url)
+    return parts.scheme == "sqlite" and not _path(url, parts.netloc, parts.path).exists()
 
 
 def end_session_when_standing(store: MetadataStore, watchdog: Watchdog) -> None:

@@ -88,13 +88,18 @@ class ZooKeeperStore:
         tls: Callable[[], SSLContext] | None = None,
         login: Credentials = NOBODY,
         *,
+        create: bool = True,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> ZooKeeperStore:
-        """Connect and create the chroot; `tls` is for `zk+ssl` URLs. Raises `ConfigurationError`, `Unavailable`."""
+        """Connect and, if `create` is set, create the chroot; `tls` is for `zk+ssl` URLs.
+
+        Raises `ConfigurationError`, `Unavailable`.
+        """
         store = cls(parse_url(url), tls, login)
         try:
             await asyncio.wait_for(asyncio.shield(store._connection.first), connect_timeout_s)
-            await store._make_chroot()
+            if create:
+                await store._make_chroot()
             if login != NOBODY:
                 await store._look_who_may()
         except TimeoutError:
@@ -295,7 +300,10 @@ class ZooKeeperStore:
 
     async def _look_who_may(self) -> None:
         """Check the chroot's ACL; warn if it allows all clients. Raises `ConfigurationError` if access is denied."""
-        await self.get(ROOT)
+        try:
+            await self.get(ROOT)
+        except NotFound:  # not created, because it was not to be
+            return
         acls, _ = await self._connection.ask(
             ROOT, lambda kazoo: kazoo.get_acls_async(self._connection.full(ROOT))
         )

@@ -144,7 +144,7 @@ async def bookie(settings: LoadedSettings) -> AsyncIterator[Bookie]:
         process.watch_loop()
         listener = _listen(process, own.listen)
         process.listeners = _listen_http(process, own.http)
-        store, clock = await process.open_metadata(), process.clock
+        store, clock = await process.open_metadata(create=own.new_cluster), process.clock
 
         disks = real_disks(of_storage)
         cluster = await enter_cluster(store, own.metadata, disks, clock, new_cluster=own.new_cluster)

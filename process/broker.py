@@ -114,7 +114,7 @@ async def broker(settings: LoadedSettings) -> AsyncIterator[Broker]:
         process.watch_loop()
         of_broker = _listen(process, own)
         archived = await open_archive(process, own.archive)
-        store = await process.open_metadata()
+        store = await process.open_metadata(create=own.new_cluster)
         if own.new_cluster:
             await begin_with_wal(process)
         cluster = (await find_cluster(store, own.metadata)).uuid

@@ -61,7 +61,7 @@ async def gateway(settings: LoadedSettings) -> AsyncIterator[Sequence[str]]:
         process.watch_loop()
         connections_max = 2 * own.connections_max  # each client connection may need one to a broker
         process.listen_for_clients(own.listen, own.http, connections_max, calls_brokers=True)
-        store = await process.open_metadata()
+        store = await process.open_metadata(create=False)
         await find_cluster(store, own.metadata)
         running = Gateway(
             store,

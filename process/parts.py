@@ -207,10 +207,13 @@ class Process(Parts):
 
     # -- the metadata store ----------------------------------------------------------------------------
 
-    async def open_metadata(self) -> MetadataStore:
-        """Open the metadata store; its session ends if the event loop is stalled."""
+    async def open_metadata(self, *, create: bool = True) -> MetadataStore:
+        """Open the metadata store; its session ends if the event loop is stalled.
+
+        Without `create`, a missing store is not created, because the process needs an existing cluster.
+        """
         login = self.security_file.metadata.login
-        self.store = await open_metadata(self._metadata_url, self._metadata_tls, login)
+        self.store = await open_metadata(self._metadata_url, self._metadata_tls, login, create=create)
         self.push_async_callback(self.store.close)
         end_session_when_standing(self.store, self.watchdog)
         return self.store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -29,8 +30,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path
 
 def found(ran: Ran) -> list[dict[str, Any]]:
     """The findings of a run with --json."""
-    import json
-
     return list(json.loads(ran.out)["findings"])
 
 
@@ -62,10 +61,12 @@ def test_an_archive_that_refuses(own: tuple[Server, Path]) -> None:
 
 
 def test_an_archive_is_tried_from_here(tmp_path: Path) -> None:
-    assert "lookedAt" in quire("doctor", "--machine", "--archive", f"file://{tmp_path}/a", "--json").out
+    (tmp_path / "a").mkdir()
+    ran = quire("doctor", "--machine", "--archive", f"file://{tmp_path}/a", "--json")
+    assert f"file://{tmp_path}/a" in json.loads(ran.out)["lookedAt"] and not list((tmp_path / "a").iterdir())
     (tmp_path / "b").touch()
     ran = quire("doctor", "--machine", "--archive", f"file://{tmp_path}/b", "--json")
-    assert ran.code == TRY_AGAIN and "cannot be prepared" in ran.out
+    assert ran.code == TRY_AGAIN and f"{tmp_path}/b is not a directory" in ran.out
 
 
 def test_a_server_without_bookies(tmp_path: Path) -> None:

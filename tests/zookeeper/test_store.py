@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from kazoo.client import KazooClient
@@ -428,6 +429,18 @@ async def test_a_value_that_zookeeper_would_choke_on_is_refused(zookeeper: ZooKe
             with pytest.raises(LimitExceeded):
                 await attempt
         assert (await store.get("/a")).version == 0
+
+
+async def test_a_store_that_is_not_to_be_created_leaves_nothing(zookeeper: ZooKeeper) -> None:
+    url = zookeeper.fresh_url()
+    store = await open_store(url, create=False)
+    assert await store.children("/") == []
+    with pytest.raises(NotFound):
+        await store.get("/cluster")
+    await store.close()
+    async with opened(zookeeper.url) as root:
+        with pytest.raises(NotFound):
+            await root.get(urlsplit(url).path)
 
 
 async def test_a_closed_store_leaves_no_ephemeral_node_and_answers_no_more(zookeeper: ZooKeeper) -> None:
