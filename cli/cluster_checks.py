@@ -196,9 +196,9 @@ async def look_at_metadata(
     try:
         store = await open_metadata(url, tls, login, create=False)
     except QuireError as problem:
-        looked.add(
-            where, [error(str(problem), "check that ZooKeeper is running, and reachable from this machine")]
-        )
+        unreachable = "check that ZooKeeper is running, and reachable from this machine"
+        todo = "correct --metadata" if isinstance(problem, ConfigurationError) else unreachable
+        looked.add(where, [error(str(problem), todo)])
         return
     try:
         looked.add(where, await _registered(store, url))

@@ -41,7 +41,6 @@ STATS = "/admin/v2/persistent/public/default/stdlib/stats"
 STREAMED = "persistent://public/default/stdlib-streamed"
 SUBSCRIPTION = "demo"
 CONSUMERS = 3
-BACKLOG_WAIT_S = 30.0
 
 
 class Narrator:
@@ -92,9 +91,9 @@ def _story(directory: Path, lines: int | None, narrator: Narrator) -> Proof:
     narrator.say(f"{len(texts):,} lines in {files:,} files of Python's standard library, a message each")
     with DemoServer(QUIRE, directory) as server:
         narrator.say(f"server ready in {server.start():.1f} s at {server.service_url}, data in {server.data}")
-        with connect(server.service_url, directory / "client.log") as client:
-            consumers = Consumers(client, TOPIC, SUBSCRIPTION, CONSUMERS)
-            publisher = Publisher(client, TOPIC, texts)
+        with connect(server.service_url, directory / "client.log") as session:
+            consumers = Consumers(session, TOPIC, SUBSCRIPTION, CONSUMERS)
+            publisher = Publisher(session, TOPIC, texts)
             narrator.say(f"publishing, and consuming with {CONSUMERS} consumers of one shared subscription")
             publisher.start()
             publisher.wait_for(len(texts) // 2)
@@ -146,10 +145,12 @@ def _backlog(admin: Admin) -> int:
     The consumers must still be connected: acknowledgements that the client had not sent before the kill are lost, so
     these messages are redelivered.
     """
-    until = time.monotonic() + BACKLOG_WAIT_S
+    from quire.demo.clients import Progress
+
+    progress = Progress()
     while True:
         backlog = int(admin.get(STATS)["subscriptions"][SUBSCRIPTION]["msgBacklog"])
-        if backlog == 0 or time.monotonic() > until:
+        if backlog == 0 or progress.has_stalled(backlog):
             return backlog
         time.sleep(0.1)
 

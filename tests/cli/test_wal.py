@@ -108,6 +108,9 @@ def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) 
     words = ("rescue", "metadata", "--metadata", f"sqlite://{tmp_path}/data/metadata.db", "--wal", wal)
     ran = quire(*words, "--cluster", str(UUID(int=7)))
     assert ran.code == 2 and "belongs to cluster" in ran.err
+    looked = quire(*words, "--dry-run")
+    assert looked.code == 0 and "dry run: nothing was written" in looked.out, looked
+    assert not list((tmp_path / "data").glob("metadata.db*"))
     ran = quire(*words)
     assert ran.code == 0 and "done: start brokers" in ran.out, ran.out + ran.err
     with standalone(tmp_path, "--wal", wal) as server:
