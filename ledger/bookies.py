@@ -73,7 +73,7 @@ class Bookies:
 
         Raises `InUse` if fewer writable bookies than the ack quorum would remain.
         """
-        record = await self._find(who)
+        record = await self._find_own(who)
         others = [each for each in self._up().values() if each.uuid != record.uuid and not each.read_only]
         if len(others) < self._ledgers.ack_quorum:
             raise InUse(
@@ -85,7 +85,7 @@ class Bookies:
 
     async def keep(self, who: str) -> dict[str, Any]:
         """Revoke an earlier `decommission` or `recover` of the bookie; copies made so far are kept."""
-        record = await self._find(who)
+        record = await self._find_own(who)
         await self._change_intent(record.uuid, BookieEvent.KEPT)
         return await self.show(record.uuid)
 
@@ -94,7 +94,7 @@ class Bookies:
 
         Raises `InUse` if the bookie is running.
         """
-        record = await self._find(who)
+        record = await self._find_own(who)
         if record.uuid in self._up():
             raise InUse(f"bookie {record.uuid} is running; to remove it, decommission it")
         await self._change_intent(record.uuid, BookieEvent.GIVEN_UP)
@@ -152,8 +152,18 @@ class Bookies:
     def _up(self) -> dict[str, BookieRecord]:
         return {record.uuid: record for record in self._ledgers.available()}
 
+    async def _find_own(self, who: str) -> BookieRecord:
+        """Return a bookie that is a process of its own. Raises `NotFound`, and `InUse` for a part of another process."""
+        record = await self._find(who)
+        if record.uuid not in await known_bookies(self._store):
+            raise InUse(
+                f"bookie {record.uuid} is a part of the server's process, so it cannot leave: only bookies of a "
+                "cluster can be decommissioned or recovered"
+            )
+        return record
+
     async def _find(self, who: str) -> BookieRecord:
-        known = await known_bookies(self._store)
+        known = self._up() | await known_bookies(self._store)
         found = [each for each in known.values() if each.uuid == who or each.address == who]
         found = found or [each for each in known.values() if who and each.uuid.startswith(who)]
         if not found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_failure_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_deadline_counts_from_the_last_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(clients.time, "monotonic", lambda: now)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now))
     progress = clients.Progress()
     for count in range(100):
         assert not progress.has_stalled(count)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.output import NOT_FOUND, TRY_AGAIN, WRONG_USE
+from quire.cli.output import FAILED, NOT_FOUND, TRY_AGAIN, WRONG_USE
 from quire.process.child import QUIRE
 from tests.cli.running import Ran, Server, quire
 
@@ -53,6 +53,16 @@ def test_a_closed_port_is_told_soon() -> None:
 def test_the_port_of_rest_is_told_by_its_name(server: Server) -> None:
     done = produce("t", b"x\n", "--service-url", server.http_url.replace("http://", "pulsar://"))
     assert done.code == TRY_AGAIN and "the peer speaks HTTP" in done.err and done.err.count("\n") == 1
+
+
+def test_the_bookie_of_a_standalone_is_shown_and_cannot_leave() -> None:
+    (bookie,) = quire("bookies", "list", "--json").json
+    assert bookie["state"] == "up" and not bookie["address"]
+    assert quire("bookies", "show", bookie["uuid"][:8], "--json").json["uuid"] == bookie["uuid"]
+    for verb in ("decommission", "keep", "recover"):
+        ran = quire("bookies", verb, bookie["uuid"])
+        assert (ran.code, ran.out, ran.err.count("\n")) == (FAILED, "", 1)
+        assert f"bookie {bookie['uuid']} is a part of the server's process" in ran.err
 
 
 def test_a_mistyped_topic_is_not_made() -> None:

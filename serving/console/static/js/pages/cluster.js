@@ -95,6 +95,7 @@ function disk(one) {
 }
 
 function bookieActions(one) {
+  if (!one.address) return null; // a part of this process
   const act = (what) => () => ask("PUT", path`/quire/v1/bookies/${one.uuid}/` + what);
   if (one.state.startsWith("draining") || one.state === "given up")
     return button("Keep", () => question({ title: `Keep bookie ${one.address}?`, text: "It takes new entries again; what was copied stays copied.", button: "Keep", act: act("keep") }));
