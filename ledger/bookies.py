@@ -153,7 +153,7 @@ class Bookies:
         return {record.uuid: record for record in self._ledgers.available()}
 
     async def _find_own(self, who: str) -> BookieRecord:
-        """Return a bookie that is a process of its own. Raises `NotFound`, and `InUse` for a part of another process."""
+        """Return a bookie that is a process of its own. Raises `NotFound`; `InUse` for a part of another process."""
         record = await self._find(who)
         if record.uuid not in await known_bookies(self._store):
             raise InUse(
