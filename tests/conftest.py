@@ -14,9 +14,12 @@ from `pytest --hypothesis-profile random`.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -32,6 +35,22 @@ FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS", "MAVEN_OPTS"):
     os.environ.setdefault(variable, FAST_JVM)
+
+
+def temporary_root(clone: Path) -> Path:
+    """Return the folder for temporary folders of this clone's runs.
+
+    A run that passes deletes its folder, and the next run of any clone takes its number. The first run then deletes
+    the lock of that number when it exits, so runs that are side by side would delete each other's folders.
+    """
+    name = hashlib.sha256(str(clone).encode()).hexdigest()[:8]
+    return Path(tempfile.gettempdir()) / f"quire-tests-{name}"
+
+
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ:
+    root = temporary_root(Path(__file__).resolve().parents[1])
+    root.mkdir(exist_ok=True)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(root)
 
 NO_SECOND_TRY = ("test_chaos.py", "test_rescue_wal.py")
 
