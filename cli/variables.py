@@ -47,8 +47,8 @@ _OF_KUBERNETES: Final = re.compile(
 def refuse_unknown_variables(kinds: Iterable[type] = (), environment: Mapping[str, str] = os.environ) -> None:
     """Raise `ConfigurationError` if the environment has a variable `QUIRE_…` that no process or command reads.
 
-    `kinds` are the settings of the running command. Other settings are imported only for a variable that is none of
-    these, because that takes long.
+    `kinds` are the settings of the running command. Other settings are imported only for a further
+    variable, because that takes long.
     """
     known = {*OF_COMMANDS, *OF_OTHER_PROGRAMS, *_variables(kinds)}
     unknown = [name for name in environment if name.startswith(PREFIX) and name not in known]

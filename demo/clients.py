@@ -25,7 +25,7 @@ END_S = 10.0
 
 
 class Progress:
-    """Deadline that moves with progress: a slow machine is no failure."""
+    """Deadline that moves with progress, so that the demo does not fail on a slow machine."""
 
     def __init__(self) -> None:
         self._count = -1

@@ -1,11 +1,11 @@
-"""`alerts.yml` and `quire.json`, made from the table of metrics: `make monitoring` writes both anew.
+"""Generator of `alerts.yml` and `quire.json` from the table of metrics: `make monitoring`.
 
     ALERTS of alerts.py, each with its `runbook_url`     ─▶ alerts.yml    Prometheus' rules
     ROWS below, then all the rest of metric_table.py     ─▶ quire.json    a dashboard of Grafana
 
-How a metric is charted follows from its row: a counter as its rate, a gauge as it is, a histogram as quantiles or as a
-heatmap, with the row's unit and its words as the panel's description. ROWS choose what one looks at first; every
-metric that is not among them has a panel in a folded row of its room, so that nothing is missing.
+A counter is charted as its rate, a gauge as its value, a histogram as quantiles or as a heatmap. The metric's row has
+the unit, and the panel's description. ROWS are the panels at the top; every other metric has a panel in a folded row of
+its room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.runtime.metrics import Kind, Metric
 
 HERE: Final = Path(__file__).parent
 RUNBOOK: Final = os.environ.get("RUNBOOK", "docs/runbook.md#%s")
-"""Where an alert's entry is, as in Prometheus' mixins: `%s` is its name in small letters."""
+"""URL of an alert's entry in the runbook; `%s` is its name in lower case, as in Prometheus' mixins."""
 MADE: Final = "Made by deploy/monitoring/generate.py: change that, and run `make monitoring`."
 RATE: Final = "[$__rate_interval]"
 CHOSEN: Final = '{namespace=~"$namespace"}'
