@@ -34,6 +34,7 @@ from quire.demo.proof import Multiset, Proof
 from quire.demo.server import DemoServer
 from quire.process.child import QUIRE
 from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.installation import pip_install
 from quire.runtime.rest import Admin
 
 TOPIC = "persistent://public/default/stdlib"
@@ -64,7 +65,7 @@ def command(lines: int | None, keep: bool, as_json: bool) -> None:
     """Publish and consume real data, kill the server, archive, read back with Spark, and compare all counts."""
     if importlib.util.find_spec("pulsar") is None:
         raise ConfigurationError(
-            "the demo needs the stock Pulsar client, which is not installed; use `make demo`"
+            f"the demo needs the stock Pulsar client, which is not installed: {pip_install('demo')}"
         )
     narrator = Narrator(quiet_stdout=as_json)
     directory = Path(tempfile.mkdtemp(prefix="quire-demo-"))
@@ -189,7 +190,7 @@ def why_no_spark() -> str:
     """Return why Spark cannot run here; empty if it can."""
     for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed (`make demo` installs it)"
+            return f"{module} is not installed: {pip_install('demo')}"
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
         return "Java 17 or newer is not installed on this machine"

@@ -27,6 +27,7 @@ from random import randrange
 from typing import Final
 
 from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.runtime.installation import pip_install
 
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JARS: Final = (
@@ -73,7 +74,7 @@ def classpath(patterns: Sequence[str] = JARS) -> str:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            "a ZooKeeper server of our own needs PySpark's jars; install pyspark, or name a server with zk://…"
+            f"a ZooKeeper server of our own needs PySpark's jars: {pip_install('spark')}, or name a server with zk://…"
         )
     folder = Path(spec.origin).parent / "jars"
     jars = [str(jar) for pattern in patterns for jar in sorted(folder.glob(pattern))]

@@ -78,6 +78,13 @@ def test_the_pages_have_many_commands() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_installs_from_a_clone_or_a_wheel(page: Path) -> None:
+    """The package is in no index, so a bare name would not be found there."""
+    for line in page.read_text().splitlines():
+        assert not re.search(r"install '?quire(?:\[[\w,]+\])?'?(?! @)(?:[\s`]|$)", line), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_programs_of_a_page_compile_and_import_names_that_exist(page: Path) -> None:
     for text in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
         tree = compile(text, name_of(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
