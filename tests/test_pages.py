@@ -81,7 +81,7 @@ def test_the_pages_have_many_commands() -> None:
 def test_a_page_installs_from_a_clone_or_a_wheel(page: Path) -> None:
     """The package is in no index, so a bare name would not be found there."""
     for line in page.read_text().splitlines():
-        assert not re.search(r"install '?quire(?:\[[\w,]+\])?'?(?! @)(?:[\s`]|$)", line), line
+        assert not re.search(r"pip install '?quire(?:\[[\w,]+\])?'?(?! @)(?:[\s`]|$)", line), line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
