@@ -8,7 +8,8 @@ Processes: `standalone`, `broker`, `bookie`, `gateway` (each runs a process of `
 `doctor` (by `cluster_checks`) and `support_bundle` ask all processes for their reports.
 
 Administration: `topics`, `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and `config` query or
-change the cluster (`noun` sends their requests, `moments` parses times); `produce`, `consume` and `check` are clients
+change the cluster (`noun` sends their requests, `moments` parses times; `login` and `contexts` store the addresses
+and credentials of clusters in `profile`); `produce`, `consume` and `check` are clients
 (`client_command`, `lines`); `demo` shows the main features. `output` prints tables or JSON, and errors as one sentence
 with an exit code.
 """

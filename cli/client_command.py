@@ -7,7 +7,6 @@ acknowledges printed messages. The second Ctrl-C ends the command at once.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -37,7 +36,7 @@ _Command = Callable[..., Any]
 _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
     click.option(
         "--service-url",
-        default=lambda: os.environ.get("QUIRE_SERVICE_URL") or profile.load().get("service_url", DEFAULT_URL),
+        default=lambda: profile.default("QUIRE_SERVICE_URL", "service_url") or DEFAULT_URL,
         show_default=False,
         metavar="URL",
         help=f"Address of the brokers (environment: QUIRE_SERVICE_URL).  [{DEFAULT_URL}]",

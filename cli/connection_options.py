@@ -1,12 +1,12 @@
 """Options for TLS and credentials of commands that connect to a broker: `--tls-trust-certs`, `--token-file` etc.
 
 No option takes the token itself, because all users of the machine can see command lines; `QUIRE_TOKEN` does. An
-option overrides the environment for all credentials: with `--user`, a token in the environment is ignored.
+option overrides the environment for all credentials: with `--user`, a token in the environment is ignored. `--context`
+chooses a context of `quire login`, which has defaults for all of them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
@@ -41,6 +41,11 @@ _CREDENTIALS: Final = {
 
 
 def connection_options(command: _Command) -> Callable[..., Any]:
+    """Add `--context`, and the options of `login_options`, to a command."""
+    return profile.context_option(login_options(command))
+
+
+def login_options(command: _Command) -> Callable[..., Any]:
     """Add options for TLS and credentials to a command, which gets `tls`, a `ClientTls`, and `credentials`."""
 
     @wraps(command)
@@ -66,7 +71,7 @@ def _tls_option(name: str, flag: str, prose: str) -> Callable[[Callable[..., Any
     return click.option(
         flag,
         f"tls_{name}",
-        default=lambda: os.environ.get(variable) or profile.load().get(flag[2:].replace("-", "_")),
+        default=lambda: profile.default(variable, flag[2:].replace("-", "_")),
         show_default=False,
         metavar="FILE",
         help=f"{prose} (environment: {variable})",
@@ -74,10 +79,19 @@ def _tls_option(name: str, flag: str, prose: str) -> Callable[[Callable[..., Any
 
 
 def _presented(given: Mapping[str, str], words: Mapping[str, Any]) -> Credentials:
-    """Return the credentials of the options, else of the environment, else of a profile for these brokers."""
+    """Return the credentials of the options, else of the environment, else of a context for these brokers.
+
+    A context that `--context` names comes before the environment.
+    """
+    mine = _of_context(words)
+    if mine != NOBODY and profile.is_named() and not any(given.values()):
+        return mine
     found = given_or_of_environment(given)
-    if found != NOBODY:
-        return found
+    return mine if found == NOBODY else found
+
+
+def _of_context(words: Mapping[str, Any]) -> Credentials:
+    """Return the credentials of the context, if the command's addresses are its own."""
     known = profile.load()
     asked = {words[name] for name in profile.URLS if words.get(name)}
     if not asked <= {known.get(name) for name in profile.URLS}:

@@ -8,7 +8,7 @@ import click
 
 from quire.cli import profile
 from quire.cli.client_command import DEFAULT_URL as SERVICE_URL
-from quire.cli.connection_options import connection_options
+from quire.cli.connection_options import login_options
 from quire.cli.output import done
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError
@@ -20,22 +20,33 @@ TIMEOUT_S = 10.0
 
 @click.command("login")
 @click.option(
-    "--admin-url", default=DEFAULT_URL, show_default=True, metavar="URL", help="HTTP address of a broker."
+    "--admin-url",
+    default=lambda: os.environ.get("QUIRE_ADMIN_URL") or DEFAULT_URL,
+    show_default=False,
+    metavar="URL",
+    help=f"HTTP address of a broker (environment: QUIRE_ADMIN_URL).  [{DEFAULT_URL}]",
 )
 @click.option(
-    "--service-url", default=SERVICE_URL, show_default=True, metavar="URL", help="Address of the brokers."
+    "--service-url",
+    default=lambda: os.environ.get("QUIRE_SERVICE_URL") or SERVICE_URL,
+    show_default=False,
+    metavar="URL",
+    help=f"Address of the brokers (environment: QUIRE_SERVICE_URL).  [{SERVICE_URL}]",
 )
 @click.option("--forget", is_flag=True, help="Delete the stored addresses and paths.")
-@connection_options
+@profile.new_context_option
+@login_options
 def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, credentials: Credentials) -> None:
     """Verify credentials at a broker, and use them as the default for later commands.
 
     Remembered are the two addresses and the names of files, in ~/.config/quire/profile.toml; no token and no password.
+    With --context, several clusters are remembered, each under its name; `quire contexts` lists them.
 
     \b
     Examples:
       quire login --admin-url https://quire.example:8443 --service-url pulsar+ssl://quire.example:6651 \\
                   --tls-trust-certs authority.pem --token-file app.token
+      quire login --context prod --admin-url https://quire.example:8443 --token-file prod.token
       quire login --forget
     """
     if forget:
@@ -55,4 +66,13 @@ def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, cred
     }
     found = {name: os.path.abspath(file) for name, file in files.items() if file}
     profile.save({"admin_url": admin_url, "service_url": service_url, "user": credentials.user, **found})
-    done(f"logged in at {admin_url}; remembered in {profile.place()}").say(False)
+    done(f"logged in at {admin_url}; {_remembered()}").say(False)
+
+
+def _remembered() -> str:
+    """Return where the login was stored, and how commands use it if it is not the current context's."""
+    name, current = profile.chosen(), profile.read().current
+    where = f"remembered in {profile.place()}"
+    if name == current:
+        return where if name == profile.DEFAULT else f"{where} as context {name}"
+    return f"{where} as context {name}; use it with `quire --context {name} …`, or always: `quire contexts use {name}`"

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 import click
 
 import quire
+from quire.cli import profile
 from quire.cli.output import exit_with_one_sentence
 
 SUBCOMMANDS = {
@@ -29,6 +30,7 @@ SUBCOMMANDS = {
     "permissions": "Grant, revoke and explain permissions of roles.",
     "limits": "Limit the resources of a namespace or topic.",
     "login": "Store the brokers' addresses and the paths of credential files.",
+    "contexts": "List the contexts that `quire login` stored, choose the current one, or remove one.",
     "tokens": "Create keys, sign tokens with them, and validate tokens.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
@@ -76,8 +78,16 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(quire.__version__, prog_name="quire")
+@profile.context_option
 def cli() -> None:
-    """Run and administer Quire, a pub-sub system with separate compute and storage, for Pulsar clients and Spark."""
+    """Run and administer Quire, a pub-sub system with separate compute and storage, for Pulsar clients and Spark.
+
+    \b
+    Examples:
+      quire standalone
+      quire topics --help
+      quire --context prod topics list
+    """
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ prints the answer.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -35,12 +34,12 @@ from quire.runtime.tls import ClientTls
 from quire.wire import topic_name
 
 COMPLETION_S = 1.0
-LAST = ("admin_url", "as_json", "tls_", "present_")
+LAST = ("admin_url", "as_json", "of_context", "tls_", "present_")
 """Prefixes of the names of options that all verbs have; `--help` shows these options last."""
 
 
 def _default_url() -> str:
-    return os.environ.get("QUIRE_ADMIN_URL") or profile.load().get("admin_url", DEFAULT_URL)
+    return profile.default("QUIRE_ADMIN_URL", "admin_url") or DEFAULT_URL
 
 
 def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
@@ -82,6 +81,12 @@ def place_path(where: str) -> str:
 
 
 class Noun(click.Group):
+    def include(self, *others: click.Group) -> None:
+        """Add the verbs of groups that are in files of their own."""
+        for other in others:
+            for name, verb in other.commands.items():
+                self.add_command(verb, name)
+
     def verb(self, name: str, *, timeout_s: float = 60.0) -> Callable[[Callable[..., Answer]], click.Command]:
         """Make a command of a function that returns an `Answer`. `timeout_s` is the timeout of each REST request."""
 
