@@ -29,6 +29,7 @@ from quire.cli.client_command import (
     until_interrupted,
 )
 from quire.cli.noun import json_option, topic_argument
+from quire.cli.output import visible
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.settings import parse_duration_ms
@@ -291,13 +292,8 @@ def _print(group: Sequence[Message[bytes]], job: Job) -> None:
 
 
 def _visible(payload: bytes) -> bytes:
-    """Escape control characters and bytes that are not text, such as \\x1b, for a terminal; tabs are kept."""
-    text = payload.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text).encode()
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    """Escape control characters and bytes that are not text for a terminal."""
+    return visible(payload.decode(errors="backslashreplace")).encode()
 
 
 def _as_json(one: Message[bytes]) -> dict[str, Any]:

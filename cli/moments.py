@@ -16,13 +16,22 @@ def time_ms(text: str) -> int | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         try:
-            ago_ms = parse_duration_ms(text)
-            if ago_ms < 0:  # a future time would skip a subscription's whole backlog
-                return None
-            moment = datetime.now(UTC) - timedelta(milliseconds=ago_ms)
+            moment = datetime.now(UTC) - timedelta(milliseconds=duration_ms(text))
         except (ConfigurationError, OverflowError):
             return None
     return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def duration_ms(text: str) -> int:
+    """Parse a duration with its unit. Raises `ConfigurationError`.
+
+    A number alone could be seconds, as in Pulsar's tools, or milliseconds. A negative one would be a future time, which
+    skips a subscription's whole backlog.
+    """
+    ms = parse_duration_ms(text)
+    if ms < 0 or not text.strip()[-1].isalpha():
+        raise ConfigurationError(f"{text!r} is not a duration with a unit, such as 90s, 15m or 7d")
+    return ms
 
 
 def shown(time_ms: int) -> str:

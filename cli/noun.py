@@ -80,6 +80,23 @@ def place_path(where: str) -> str:
     return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}"
 
 
+def topic_path(topic: str, subscription: str = "") -> str:
+    """Return the REST path of a topic, or of its subscription. Raises `ConfigurationError`."""
+    beyond = f"/subscription/{topic_name.escaped_subscription(subscription)}" if subscription else ""
+    return f"/admin/v2/{topic_name.path(topic)}{beyond}"
+
+
+def partitions_of(admin: Admin, topic: str) -> int:
+    """Return the number of partitions; 0 if the topic is not partitioned. Raises `NotFound`."""
+    return int(admin.get(f"{topic_path(topic)}/partitions").get("partitions", 0))
+
+
+def parts_of(admin: Admin, topic: str) -> list[str]:
+    """Return the names of the topic's partitions, or the topic itself if it is not partitioned."""
+    count = partitions_of(admin, topic)
+    return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
+
+
 class Noun(click.Group):
     def include(self, *others: click.Group) -> None:
         """Add the verbs of groups that are in files of their own."""

@@ -65,6 +65,15 @@ def size(count: int) -> str:
     return f"{amount:.{digits}f} {unit}"
 
 
+def visible(text: str) -> str:
+    """Escape control characters, such as \\x1b, for a terminal; tabs are kept."""
+    return "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, sort_keys=False))
 

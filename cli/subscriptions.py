@@ -6,7 +6,6 @@ a single partition, the command sends one request for each partition.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from itertools import count as numbers
 from itertools import islice
@@ -14,14 +13,13 @@ from typing import Any, Final
 
 import click
 
-from quire.cli import moments
-from quire.cli.noun import Noun, topic_argument
+from quire.cli import entries, moments
+from quire.cli.entries import Entry, MessageId
+from quire.cli.noun import Noun, partitions_of, parts_of, topic_argument, topic_path
 from quire.cli.output import Answer, Column, Shown, Table, done, table_of
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
-from quire.wire.message import split_batch
-from quire.wire.pulsar_pb2 import MessageMetadata
 
 CONSUMER_COLUMNS: Final[Mapping[str, Column]] = {
     "consumer": "consumerName",
@@ -53,22 +51,16 @@ def command() -> None:
     """
 
 
-def _path(topic: str, subscription: str = "") -> str:
-    beyond = f"/subscription/{topic_name.escaped_subscription(subscription)}" if subscription else ""
-    return f"/admin/v2/{topic_name.path(topic)}{beyond}"
-
-
-def _parts(admin: Admin, topic: str) -> list[str]:
-    """Return the names of the topic's partitions, or the topic itself if it is not partitioned."""
-    count = admin.get(f"{_path(topic)}/partitions").get("partitions", 0)
-    return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
-
-
 @command.verb("list")
 @topic_argument
 def list_subscriptions(admin: Admin, topic: str) -> Answer:
-    """List the durable subscriptions of TOPIC."""
-    found = admin.get(f"{_path(topic)}/subscriptions")
+    """List the durable subscriptions of TOPIC.
+
+    \b
+    Example:
+      quire subscriptions list orders
+    """
+    found = admin.get(f"{topic_path(topic)}/subscriptions")
     return Answer(found, *found)
 
 
@@ -76,8 +68,13 @@ def list_subscriptions(admin: Admin, topic: str) -> Answer:
 @topic_argument
 @click.argument("subscription")
 def stats(admin: Admin, topic: str, subscription: str) -> Answer:
-    """Show the backlog and consumers of SUBSCRIPTION, and the reason if nothing is dispatched."""
-    found = {part: _stats_of(admin, part, subscription) for part in _parts(admin, topic)}
+    """Show the backlog and consumers of SUBSCRIPTION, and the reason if nothing is dispatched.
+
+    \b
+    Example:
+      quire subscriptions stats orders audit
+    """
+    found = {part: _stats_of(admin, part, subscription) for part in parts_of(admin, topic)}
     columns = ("topic", "type", "backlog", "delayed", "unacked", "oldest", "blocked")
     rows = [(part, *_row(one)) for part, one in found.items()]
     shown: list[Shown] = [Table(columns, rows, right=("backlog", "delayed", "unacked", "oldest"))]
@@ -87,7 +84,7 @@ def stats(admin: Admin, topic: str, subscription: str) -> Answer:
 
 
 def _stats_of(admin: Admin, topic: str, subscription: str) -> dict[str, Any]:
-    every = admin.get(f"{_path(topic)}/stats")["subscriptions"]
+    every = admin.get(f"{topic_path(topic)}/stats")["subscriptions"]
     if subscription not in every:
         raise NotFound(f"topic {topic} has no subscription {subscription}")
     found: dict[str, Any] = every[subscription]
@@ -112,11 +109,29 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     metavar="earliest|latest|LEDGER:ENTRY",
     help="Start position of the subscription.",
 )
-def create(admin: Admin, topic: str, subscription: str, start: str) -> Answer:
-    """Create SUBSCRIPTION, which retains messages of TOPIC until they are acknowledged."""
+@click.option("--create-topic", is_flag=True, help="Create TOPIC if it does not exist.")
+def create(admin: Admin, topic: str, subscription: str, start: str, create_topic: bool) -> Answer:
+    """Create SUBSCRIPTION, which retains messages of TOPIC until they are acknowledged.
+
+    \b
+    Example:
+      quire subscriptions create orders audit --from earliest
+    """
     position: Any = start if start in ("earliest", "latest") else _position(start)
-    admin.put(_path(topic, subscription), position)
+    if not create_topic:
+        _require(admin, topic)
+    admin.put(topic_path(topic, subscription), position)
     return done(f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True)
+
+
+def _require(admin: Admin, topic: str) -> None:
+    """Raise `NotFound` for a missing topic. A topic that is not persistent exists only while it is in use."""
+    if topic_name.split(topic)[0] != "persistent":
+        return
+    try:
+        partitions_of(admin, topic)
+    except NotFound as error:
+        raise NotFound(f"{error}; use --create-topic to create it") from None
 
 
 @command.verb("delete")
@@ -124,8 +139,13 @@ def create(admin: Admin, topic: str, subscription: str, start: str) -> Answer:
 @click.argument("subscription")
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 def delete(admin: Admin, topic: str, subscription: str, force: bool) -> Answer:
-    """Delete SUBSCRIPTION; messages are no longer retained for it."""
-    admin.delete(f"{_path(topic, subscription)}?force={str(force).lower()}")
+    """Delete SUBSCRIPTION; messages are no longer retained for it.
+
+    \b
+    Example:
+      quire subscriptions delete orders audit
+    """
+    admin.delete(f"{topic_path(topic, subscription)}?force={str(force).lower()}")
     return done(f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True)
 
 
@@ -139,18 +159,29 @@ def delete(admin: Admin, topic: str, subscription: str, force: bool) -> Answer:
     help=f"New position: an end, {moments.HELP} or an entry.",
 )
 def seek(admin: Admin, topic: str, subscription: str, to: str) -> Answer:
-    """Move the cursor of SUBSCRIPTION to a message or time. Consumers are disconnected, and reconnect."""
-    _seek(admin, _path(topic, subscription), to)
-    return done(f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to)
+    """Move the cursor of SUBSCRIPTION to a message or time. Consumers are disconnected, and reconnect.
+
+    \b
+    Examples:
+      quire subscriptions seek orders audit --to 2026-01-31T12:00:00
+      quire subscriptions seek orders audit --to 15m
+      quire subscriptions seek orders-partition-0 audit --to 17:42
+    """
+    where = _seek(admin, topic_path(topic, subscription), to)
+    said = f"{subscription} of {topic} reads from {where}"
+    return done(said, topic=topic, subscription=subscription, to=to, position=where)
 
 
-def _seek(admin: Admin, path: str, to: str) -> None:
+def _seek(admin: Admin, path: str, to: str) -> str:
+    """Move a cursor, and return its new position as text; for a duration, the time that it is counted back to."""
     if to in ("earliest", "latest"):
         admin.post(f"{path}/resetcursor", to)
     elif (time_ms := moments.time_ms(to)) is not None:
         admin.post(f"{path}/resetcursor/{time_ms}")
+        return f"the first message of {moments.shown(time_ms)} or later"
     else:
         admin.post(f"{path}/resetcursor", _position(to, or_time=True))
+    return to
 
 
 @command.verb("skip")
@@ -160,12 +191,17 @@ def _seek(admin: Admin, path: str, to: str) -> None:
     "--count", type=click.IntRange(min=1), help="Number of messages of each partition; by default all."
 )
 def skip(admin: Admin, topic: str, subscription: str, count: int | None) -> Answer:
-    """Acknowledge the oldest messages of SUBSCRIPTION, or all, without reading them."""
+    """Acknowledge the oldest messages of SUBSCRIPTION, or all, without reading them.
+
+    \b
+    Example:
+      quire subscriptions skip orders audit --count 10
+    """
     if count is None:
-        admin.post(f"{_path(topic, subscription)}/skip_all")
+        admin.post(f"{topic_path(topic, subscription)}/skip_all")
     else:
-        for part in _parts(admin, topic):
-            admin.post(f"{_path(part, subscription)}/skip/{count}")
+        for part in parts_of(admin, topic):
+            admin.post(f"{topic_path(part, subscription)}/skip/{count}")
     what = "all messages" if count is None else f"{count} messages"
     return done(
         f"{subscription} of {topic} skipped {what}",
@@ -182,22 +218,25 @@ def skip(admin: Admin, topic: str, subscription: str, count: int | None) -> Answ
     "--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of messages."
 )
 def peek(admin: Admin, topic: str, subscription: str, count: int) -> Answer:
-    """Print the oldest unacknowledged messages of SUBSCRIPTION without acknowledging them."""
-    entries = (one for part in _parts(admin, topic) for one in _entries(admin, _path(part, subscription)))
-    shown = list(islice((one for entry in entries for one in _messages(entry)), count))
+    """Print the oldest unacknowledged messages of SUBSCRIPTION without acknowledging them.
+
+    \b
+    Example:
+      quire subscriptions peek orders audit --count 3
+    """
+    found = (
+        one for part in parts_of(admin, topic) for one in _entries(admin, topic_path(part, subscription))
+    )
+    shown = list(islice((one for entry in found for one in _messages(entry)), count))
     unreadable = [one["error"] for one in shown if "error" in one]
     error = None
     if unreadable:
         error = QuireError(f"{len(unreadable)} of {len(shown)} entries cannot be read: {unreadable[0]}")
-    return Answer(shown, *map(_line, shown), error=error)
+    notes = [] if shown else [f"{subscription} of {topic} has no unacknowledged messages"]
+    return Answer(shown, *map(entries.line, shown), notes=notes, error=error)
 
 
-def _line(one: dict[str, Any]) -> str:
-    text = one.get("payload", one.get("payload_base64"))
-    return one.get("error") or f"{one['id']}  {one['publishTime']}  {text}"
-
-
-def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes] | QuireError]:
+def _entries(admin: Admin, path: str) -> Iterator[Entry | QuireError]:
     """Yield the entries up to the end of the backlog; for an unreadable entry, its error.
 
     Raises `NotFound` for an unknown subscription.
@@ -215,36 +254,15 @@ def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes
             yield error  # this entry is damaged; later entries may be readable
 
 
-def _messages(entry: tuple[Mapping[str, str], bytes] | QuireError) -> Iterator[dict[str, Any]]:
-    if isinstance(entry, QuireError):
-        yield {"error": str(entry)}
-        return
-    headers, payload = entry
-    shared = {"id": headers["x-pulsar-message-id"], "publishTime": headers["x-pulsar-publish-time"]}
-    size = headers.get("x-pulsar-num-batch-message")
-    if size is None:
-        yield {**shared, **_payload(payload)}
-        return
-    batch = MessageMetadata(num_messages_in_batch=int(size))
-    left = int(headers.get("x-quire-unacknowledged", "0"), 16)
-    for at, (_, body) in enumerate(split_batch(batch, memoryview(payload))):
-        if left and not left >> at & 1:
-            continue
-        yield {**shared, "id": f"{shared['id']}:{at}", **_payload(bytes(body))}
-
-
-def _payload(payload: bytes) -> dict[str, str]:
-    try:
-        return {"payload": payload.decode()}
-    except UnicodeDecodeError:
-        return {"payload_base64": b64encode(payload).decode()}
+def _messages(entry: Entry | QuireError) -> Iterator[dict[str, Any]]:
+    return iter([{"error": str(entry)}]) if isinstance(entry, QuireError) else entries.messages(entry)
 
 
 def _position(text: str, *, or_time: bool = False) -> dict[str, int]:
-    ledger, _, entry = text.partition(":")
-    if not (ledger.isdecimal() and entry.isdecimal()):
+    try:
+        return MessageId.parse(text).as_json()
+    except ConfigurationError:
         times = ", a time such as 2026-01-31T12:00:00, a duration such as 15m" if or_time else ""
         raise ConfigurationError(
             f"{text!r} is not a position in a topic: use earliest, latest{times} or LEDGER:ENTRY, such as 17:42"
-        )
-    return {"ledgerId": int(ledger), "entryId": int(entry)}
+        ) from None

@@ -1,15 +1,20 @@
-"""`quire topics`: creates, lists, shows and deletes topics through a broker's REST interface."""
+"""`quire topics`: creates, lists, shows and deletes topics through a broker's REST interface.
+
+Other verbs are in `topic_messages`, `topic_storage`, `topic_properties` and `topic_iceberg`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
-from quire.cli import moments
-from quire.cli.noun import Noun, topic_argument
-from quire.cli.output import Answer, Column, Shown, done, fields, table_of
+from quire.cli import moments, topic_iceberg, topic_messages, topic_storage
+from quire.cli.noun import Noun, partitions_of, topic_argument, topic_path
+from quire.cli.output import Answer, Column, Shown, done, table_of
+from quire.cli.topic_properties import properties
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
@@ -43,23 +48,56 @@ def command() -> None:
       quire topics stats orders --json
       quire topics internal-stats orders-partition-0
       quire topics explain orders-partition-0
+      quire topics examine orders-partition-0 --last 1
+      quire topics compact orders
       quire topics set-iceberg orders --catalog https://catalog:8181 --warehouse lake
       quire topics delete orders
     """
 
 
-def _path(topic: str) -> str:
-    return f"/admin/v2/{topic_name.path(topic)}"
+command.include(topic_messages.verbs, topic_storage.verbs, topic_iceberg.verbs)
+command.add_command(properties)
 
 
 @command.verb("list")
 @click.argument("namespace", default="public/default")
-def list_topics(admin: Admin, namespace: str) -> Answer:
-    """List the topics of NAMESPACE (public/default)."""
+@click.option("--partitions", is_flag=True, help="List each partition instead of the partitioned topics.")
+def list_topics(admin: Admin, namespace: str, partitions: bool) -> Answer:
+    """List the topics of NAMESPACE (public/default); a partitioned one once, with its number of partitions.
+
+    \b
+    Examples:
+      quire topics list
+      quire topics list public/default --partitions
+    """
     if namespace.count("/") != 1:
         raise ConfigurationError(f"{namespace!r} is not a namespace, such as public/default")
-    names = admin.get(f"/admin/v2/persistent/{namespace}")
-    return Answer(names, *names)
+    path = f"/admin/v2/persistent/{quote(namespace)}"
+    names: list[str] = admin.get(path)
+    if partitions:
+        return Answer(names, *names)
+    counts = _counts(names, admin.get(f"{path}/partitioned"))
+    width = max((len(name) for name, count in counts.items() if count), default=0)
+    return Answer(
+        [{"topic": name, "partitions": count} for name, count in counts.items()],
+        *(f"{name:<{width}}  {_of_partitions(count)}" if count else name for name, count in counts.items()),
+    )
+
+
+def _counts(names: Sequence[str], partitioned: Sequence[str]) -> dict[str, int]:
+    """Return the number of partitions by topic, in the order of their names; 0 if a topic is not partitioned."""
+    counts = dict.fromkeys(partitioned, 0)
+    for name in names:
+        parent = name.rpartition("-partition-")[0]
+        if parent in counts:
+            counts[parent] += 1
+        else:
+            counts[name] = 0
+    return dict(sorted(counts.items()))
+
+
+def _of_partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
 
 
 @command.verb("create")
@@ -70,13 +108,42 @@ def list_topics(admin: Admin, namespace: str) -> Answer:
     help="Create a partitioned topic with this number of partitions.",
 )
 def create(admin: Admin, topic: str, partitions: int | None) -> Answer:
-    """Create TOPIC."""
+    """Create TOPIC.
+
+    \b
+    Examples:
+      quire topics create orders
+      quire topics create persistent://public/default/clicks --partitions 4
+    """
     if partitions is None:
-        admin.put(_path(topic))
+        admin.put(topic_path(topic))
     else:
-        admin.put(f"{_path(topic)}/partitions", partitions)
-    said = f"created {topic}" + (f" with {partitions} partitions" if partitions else "")
-    return done(said, topic=topic, created=True, partitions=partitions or 0)
+        admin.put(f"{topic_path(topic)}/partitions", partitions)
+    said = f"created {topic}" + (f" with {_of_partitions(partitions)}" if partitions else "")
+    values = {"topic": topic, "created": True, "partitions": partitions or 0}
+    return Answer(values, said, notes=_notes(topic))
+
+
+def _notes(topic: str) -> list[str]:
+    """Return a warning for a new name with white space, which Pulsar accepts as well."""
+    if not any(character.isspace() for character in topic):
+        return []
+    return [
+        f"warning: the name {topic!r} contains white space, so that it must be quoted in shells and escaped in URLs"
+    ]
+
+
+@command.verb("create-missed-partitions")
+@topic_argument
+def create_missed_partitions(admin: Admin, topic: str) -> Answer:
+    """Create the partitions of TOPIC that do not exist yet; otherwise the first use of each creates it.
+
+    \b
+    Example:
+      quire topics create-missed-partitions orders
+    """
+    admin.post(f"{topic_path(topic)}/createMissedPartitions")
+    return done(f"all partitions of {topic} exist", topic=topic, created=True)
 
 
 @command.verb("update")
@@ -86,7 +153,7 @@ def create(admin: Admin, topic: str, partitions: int | None) -> Answer:
 )
 def update(admin: Admin, topic: str, partitions: int) -> Answer:
     """Give the partitioned TOPIC more partitions."""
-    admin.post(f"{_path(topic)}/partitions", partitions)
+    admin.post(f"{topic_path(topic)}/partitions", partitions)
     return done(f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
 
 
@@ -95,8 +162,8 @@ def update(admin: Admin, topic: str, partitions: int) -> Answer:
 @click.option("--force", is_flag=True, help="Delete it even if it has producers or subscriptions.")
 def delete(admin: Admin, topic: str, force: bool) -> Answer:
     """Delete TOPIC with all its messages, partitions and subscriptions."""
-    suffix = "/partitions" if _partitions(admin, topic) else ""
-    admin.delete(f"{_path(topic)}{suffix}?force={str(force).lower()}")
+    suffix = "/partitions" if partitions_of(admin, topic) else ""
+    admin.delete(f"{topic_path(topic)}{suffix}?force={str(force).lower()}")
     return done(f"deleted {topic}", topic=topic, deleted=True)
 
 
@@ -104,7 +171,7 @@ def delete(admin: Admin, topic: str, force: bool) -> Answer:
 @topic_argument
 def partitions(admin: Admin, topic: str) -> Answer:
     """Print the number of partitions of TOPIC (0: it is not partitioned)."""
-    answer = admin.get(f"{_path(topic)}/partitions")
+    answer = admin.get(f"{topic_path(topic)}/partitions")
     return Answer(answer, str(answer["partitions"]))
 
 
@@ -120,7 +187,7 @@ def lookup(admin: Admin, topic: str) -> Answer:
 @topic_argument
 def unload(admin: Admin, topic: str) -> Answer:
     """Unload TOPIC from its broker; clients look it up again. Its active segment is sealed."""
-    admin.put(f"{_path(topic)}/unload")
+    admin.put(f"{topic_path(topic)}/unload")
     return done(f"unloaded {topic}", topic=topic, unloaded=True)
 
 
@@ -128,7 +195,7 @@ def unload(admin: Admin, topic: str) -> Answer:
 @topic_argument
 def stats(admin: Admin, topic: str) -> Answer:
     """Show the rates, sizes, producers and subscriptions of TOPIC."""
-    answer = admin.get(f"{_path(topic)}/stats")
+    answer = admin.get(f"{topic_path(topic)}/stats")
     subscriptions: dict[str, Any] = answer.get("subscriptions", {})
     shown: list[Shown] = [
         {
@@ -161,16 +228,12 @@ def stats(admin: Admin, topic: str) -> Answer:
 @topic_argument
 def internal_stats(admin: Admin, topic: str) -> Answer:
     """Show the segments of TOPIC, or of each of its partitions, where they are, and the cursors."""
-    if not _partitions(admin, topic):
-        answer = admin.get(f"{_path(topic)}/internalStats")
+    if not partitions_of(admin, topic):
+        answer = admin.get(f"{topic_path(topic)}/internalStats")
         return Answer(answer, *_internals(answer))
-    answer = admin.get(f"{_path(topic)}/partitioned-internalStats")
+    answer = admin.get(f"{topic_path(topic)}/partitioned-internalStats")
     parts = answer["partitions"].items()
     return Answer(answer, *(line for name, one in parts for line in (name, *_internals(one), "")))
-
-
-def _partitions(admin: Admin, topic: str) -> int:
-    return int(admin.get(f"{_path(topic)}/partitions").get("partitions", 0))
 
 
 def _internals(answer: dict[str, Any]) -> list[Shown]:
@@ -195,11 +258,11 @@ def _internals(answer: dict[str, Any]) -> list[Shown]:
 @topic_argument
 def terminate(admin: Admin, topic: str) -> Answer:
     """Terminate TOPIC: it accepts no more messages, and existing ones stay readable."""
-    if _partitions(admin, topic):
-        answer = admin.post(f"{_path(topic)}/terminate/partitions")
+    if partitions_of(admin, topic):
+        answer = admin.post(f"{topic_path(topic)}/terminate/partitions")
         said = f"terminated {topic}, all its {len(answer)} partitions"
     else:
-        answer = admin.post(f"{_path(topic)}/terminate")
+        answer = admin.post(f"{topic_path(topic)}/terminate")
         said = f"terminated {topic}; its last entry is {answer['ledgerId']}:{answer['entryId']}"
     return done(said, topic=topic, terminated=True, last=answer)
 
@@ -235,53 +298,3 @@ def _until(until_ms: int | None, now_ms: int) -> str:
         return ""
     at = moments.shown(until_ms)
     return f"; due since {at}" if until_ms <= now_ms else f"; until {at}"
-
-
-# -- the Iceberg table of a topic ----------------------------------------------------------------------------
-
-
-@command.verb("set-iceberg")
-@topic_argument
-@click.option(
-    "--catalog",
-    required=True,
-    metavar="URL",
-    help="https://… of a REST catalog, postgresql://…, or /DIRECTORY; none: no table for this topic.",
-)
-@click.option(
-    "--warehouse", default="", metavar="NAME", help="Warehouse for the tables; by default the catalog's own."
-)
-@click.option(
-    "--namespace",
-    default="",
-    metavar="NAME",
-    help="Namespace of the table in the catalog; by default TENANT_NAMESPACE.",
-)
-@click.option("--table", default="", metavar="NAME", help="Name of the table; by default that of TOPIC.")
-def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
-    """Keep an Iceberg table fresh with TOPIC: `quire spark follow-iceberg` copies archived messages."""
-    if words["catalog"] == "none":
-        admin.post(f"{_path(topic)}/iceberg", {})
-        return done(f"no table is kept fresh with {topic}", topic=topic, iceberg=None)
-    admin.post(f"{_path(topic)}/iceberg", words)
-    said = f"{topic} is copied into a table of {words['catalog']}, once `quire spark follow-iceberg` runs"
-    return done(said, topic=topic, iceberg=words)
-
-
-@command.verb("get-iceberg")
-@topic_argument
-@click.option("--applied", is_flag=True, help="Effective policy of TOPIC, also if its namespace sets it.")
-def get_iceberg(admin: Admin, topic: str, applied: bool) -> Answer:
-    """Show the Iceberg table that is kept fresh with TOPIC."""
-    policy = admin.get(f"{_path(topic)}/iceberg?applied={str(applied).lower()}")
-    if not policy or not policy["catalog"]:
-        return Answer(None, f"no table is kept fresh with {topic}")
-    return fields(policy)
-
-
-@command.verb("remove-iceberg")
-@topic_argument
-def remove_iceberg(admin: Admin, topic: str) -> Answer:
-    """Stop keeping the Iceberg table of TOPIC fresh; the table is not changed."""
-    admin.delete(f"{_path(topic)}/iceberg")
-    return done(f"the table of {topic} is not kept fresh any more", topic=topic, removed=True)
