@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import click
 
+from quire.cli import moments
 from quire.cli.ledgers import LEDGERS, losses
 from quire.cli.noun import Noun
 from quire.cli.output import Answer, Column, fields, size, table_of
@@ -129,7 +131,7 @@ def keep(admin: Admin, bookie: str) -> Answer:
 @command.verb("repair")
 @click.option("--run", is_flag=True, help="Check all ledgers now.")
 def repair(admin: Admin, run: bool) -> Answer:
-    """Show the state of repair, which replaces missing copies of entries.
+    """Show the state of repair, which replaces missing copies of entries: the numbers of the current or last pass.
 
     \b
     Example:
@@ -137,7 +139,38 @@ def repair(admin: Admin, run: bool) -> Answer:
     """
     if run:
         admin.post(f"{REPAIR}/run")
-    return fields(admin.get(REPAIR))
+    row = admin.get(REPAIR)
+    return Answer(row, _counts(row), *_lists(row))
+
+
+def _counts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of the current audit or repair, with the error only if a ledger failed."""
+    shown = {
+        "state": row["state"],
+        "coordinator": row["coordinator"],
+        "ledgers": row["ledgers"],
+        "checked": row["checked"],
+        "repaired": row["repaired"],
+        "copied": size(row["bytesCopied"]),
+        "open": row["open"],
+        "unplaced": row["unplaced"],
+        "failed": row["failed"],
+        **({"last error": row["error"]} if row["failed"] else {}),
+        **({"as of": moments.shown(row["updatedMs"])} if row["updatedMs"] else {}),
+    }
+    return {name: value for name, value in shown.items() if value != ""}
+
+
+def _lists(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each bookie and ledger that needs attention."""
+    for bookie, count in row["left"].items():
+        yield f"draining: {count} ledgers still have to be copied from bookie {bookie}"
+    for bookie in row["absent"]:
+        yield f"down: bookie {bookie}, not yet for long enough to copy its data"
+    for bookie in row["lost"]:
+        yield f"lost: bookie {bookie}, whose data are copied to others"
+    for ledger, error in row["lostLedgers"].items():
+        yield f"lost entries: ledger {ledger}: {error}"
 
 
 @command.verb("orphans", timeout_s=3600)

@@ -1,19 +1,23 @@
-"""`quire brokers`: list brokers and the owner of each bundle; unload or split a bundle."""
+"""`quire brokers`: lists brokers and bundles, unloads or splits a bundle, and changes settings of running brokers."""
 
 from __future__ import annotations
 
 import json
 import time
+from difflib import get_close_matches
 from urllib.parse import quote
 
 import click
 
 from quire.cli.noun import Noun
-from quire.cli.output import Answer, Column, done, table_of
+from quire.cli.output import Answer, Column, done, fields, table_of
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.runtime.rest import Admin
+from quire.wire import topic_name
 
 BROKERS = "/quire/v1/brokers"
+HEALTH = "/admin/v2/brokers/health"
+CONFIGURATION = "/admin/v2/brokers/configuration"
 OPENAPI = "/quire/v1/openapi.json"
 
 
@@ -29,6 +33,8 @@ def command() -> None:
       quire brokers show
       quire brokers unload public/default/00000000_10000000
       quire brokers split public/default/00000000_10000000
+      quire brokers healthcheck
+      quire brokers config list
     """
 
 
@@ -136,6 +142,109 @@ def openapi(admin: Admin) -> Answer:
     """
     document = admin.get(OPENAPI)
     return Answer(document, json.dumps(document, indent=1))
+
+
+@command.verb("healthcheck")
+def healthcheck(admin: Admin) -> Answer:
+    """Print ok if the broker at --admin-url is ready, otherwise the reason. Exit code 4: it is not ready.
+
+    \b
+    Examples:
+      quire brokers healthcheck
+      quire brokers healthcheck --admin-url http://broker-2:8080
+    """
+    _, body = admin.get_raw(HEALTH)
+    return Answer({"url": admin.url, "healthy": True}, body.decode(errors="replace").strip())
+
+
+# -- dynamic settings ----------------------------------------------------------------------------------------
+
+
+@click.group("config", cls=Noun)
+def config() -> None:
+    """Show and change settings that all running brokers follow, without a restart.
+
+    They are in the metadata store, and override each broker's own settings. `quire config show` has the settings that
+    are read at a start.
+
+    \b
+    Examples:
+      quire brokers config list
+      quire brokers config set NAME VALUE
+      quire brokers config remove NAME
+    """
+
+
+command.add_command(config)
+
+
+@config.verb("list")
+@click.option("--runtime", is_flag=True, help="List all settings of the broker that answers, instead.")
+def list_config(admin: Admin, runtime: bool) -> Answer:
+    """List the settings that can be changed, and the values that are set; without a value, brokers use their own.
+
+    \b
+    Examples:
+      quire brokers config list
+      quire brokers config list --runtime
+    """
+    if runtime:
+        return fields(admin.get(f"{CONFIGURATION}/runtime"))
+    names, values = admin.get(CONFIGURATION), admin.get(f"{CONFIGURATION}/values")
+    rows = [{"setting": name, "value": values.get(name)} for name in sorted({*names, *values})]
+    columns: dict[str, Column] = {
+        "setting": "setting",
+        "value": lambda row: "" if row["value"] is None else row["value"],
+    }
+    notes = [] if rows else ["no setting can be changed while these brokers run"]
+    return Answer(rows, *([table_of(rows, columns)] if rows else []), notes=notes)
+
+
+@config.verb("get")
+@click.argument("name")
+def get_config(admin: Admin, name: str) -> Answer:
+    """Print the value that is set for NAME.
+
+    \b
+    Example:
+      quire brokers config get NAME
+    """
+    values = admin.get(f"{CONFIGURATION}/values")
+    if name in values:
+        return Answer({"setting": name, "value": values[name]}, values[name])
+    names = admin.get(CONFIGURATION)
+    if name not in names:
+        close = get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "`quire brokers config list` prints the settings"
+        raise NotFound(f"{name} is not a setting that can be changed while brokers run: {hint}")
+    return Answer({"setting": name, "value": None}, f"{name} is not set; brokers use their own settings")
+
+
+@config.verb("set")
+@click.argument("name")
+@click.argument("value")
+def set_config(admin: Admin, name: str, value: str) -> Answer:
+    """Set NAME to VALUE for all brokers.
+
+    \b
+    Example:
+      quire brokers config set NAME VALUE
+    """
+    admin.post(f"{CONFIGURATION}/{topic_name.escaped(name, value)}")
+    return done(f"{name} is {value} for all brokers", setting=name, value=value)
+
+
+@config.verb("remove")
+@click.argument("name")
+def remove_config(admin: Admin, name: str) -> Answer:
+    """Remove the value of NAME: brokers use their own settings again.
+
+    \b
+    Example:
+      quire brokers config remove NAME
+    """
+    admin.delete(f"{CONFIGURATION}/{topic_name.escaped(name)}")
+    return done(f"{name} is not set any more", setting=name, removed=True)
 
 
 def _bundle(text: str) -> str:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -24,11 +25,12 @@ from uuid import uuid4
 
 import click
 
+from quire.cli import profile
 from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
 from quire.cli.noun import json_option
 from quire.cli.output import print_json
 from quire.runtime.credentials import Credentials
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.rest import PORT, TLS_PORT, Admin
 from quire.runtime.settings import format_address
 from quire.runtime.tls import ClientTls
@@ -43,6 +45,11 @@ PATIENCE_S: Final = 120.0
 
 _TICK_S: Final = 0.02
 _DELETE_S: Final = 10.0
+_LEARN_S: Final = 2.0
+_OWNER_S: Final = 30.0
+"""Seconds to wait for the next owner of a topic: longer than the session of a killed broker."""
+
+_PAUSE_S: Final = 0.5
 
 
 @dataclass
@@ -157,14 +164,16 @@ def command(
     """
     prefix = f"check-{uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(count)]
+    admin_url = admin_url or _of_context(service_url)
+    given = [admin_url] if admin_url else _beside(service_url)
+    admins = _Admins([Admin(url, _DELETE_S, tls=tls, credentials=credentials) for url in given])
     verdict = run(
         _check(open_client(service_url, operation_timeout_ms, tls, credentials), names, seconds, rate)
     )
     if not as_json:
         click.echo(str(verdict))
     is_evidence = not (verdict.is_good and verdict.acknowledged)
-    admin = Admin(admin_url or _beside(service_url), _DELETE_S, tls=tls, credentials=credentials)
-    verdict.topics_kept = names if keep or is_evidence else _delete(names, admin_url, admin)
+    verdict.topics_kept = names if keep or is_evidence else _delete(names, admin_url, admins)
     if as_json:
         print_json(asdict(verdict))
     elif verdict.topics_kept:
@@ -173,30 +182,93 @@ def command(
         sys.exit(1)
 
 
-def _delete(names: list[str], admin_url: str | None, admin: Admin) -> list[str]:
+def _of_context(service_url: str) -> str | None:
+    """Return the HTTP address of the context of `quire login`, if `service_url` is its own."""
+    known = profile.load()
+    return known.get("admin_url") if known.get("service_url") == service_url else None
+
+
+class _Admins:
+    """Brokers that can delete topics: those at the given addresses, and others of the cluster that they name.
+
+    The others are learned before the run, because a run may kill the brokers at the given addresses.
+    """
+
+    def __init__(self, given: Sequence[Admin]) -> None:
+        self._every = list(given)
+        self.given = [admin.url for admin in given]
+        answered = [self._learn(admin) for admin in given]
+        self._is_known = any(answered)
+        self._deadline: float | None = None
+
+    def _learn(self, admin: Admin) -> bool:
+        """Add the addresses of the broker's cluster; return whether the broker answers."""
+        asked = Admin(admin.url, _LEARN_S, tls=admin.tls, credentials=admin.credentials)
+        try:
+            rows = asked.get("/quire/v1/brokers")
+        except Unavailable:
+            return False
+        except QuireError:
+            return True  # only superusers may list the brokers
+        known = {each.url for each in self._every}
+        for row in rows:
+            url = row.get("httpUrlTls" if admin.url.startswith("https://") else "httpUrl")
+            if url and url not in known:
+                self._every.append(Admin(url, _DELETE_S, tls=admin.tls, credentials=admin.credentials))
+        return True
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic at any broker. Wait for its next owner if the last one was killed. Raises `QuireError`."""
+        was_tried = False
+        while True:
+            for admin in list(self._every):
+                try:
+                    admin.delete(f"/admin/v2/{topic_name.path(topic)}?force=true")
+                    return
+                except NotFound:
+                    if was_tried:
+                        return  # the answer to an earlier request was lost
+                    raise
+                except Unavailable as error:
+                    was_tried, last = True, error
+                    self._every.append(self._every.pop(0))  # a broker that answers stays the first
+            if not self._may_wait():
+                raise last
+            time.sleep(_PAUSE_S)
+
+    def _may_wait(self) -> bool:
+        """Return whether to wait for an owner: never for brokers that did not answer before the run, either."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + (_OWNER_S if self._is_known else 0.0)
+            if self._is_known:
+                click.echo("waiting for a broker that can delete the topics", err=True)
+        return time.monotonic() < self._deadline
+
+
+def _delete(names: list[str], admin_url: str | None, admins: _Admins) -> list[str]:
     """Delete the topics; return the names of topics that could not be deleted, for example without brokers."""
     kept = []
     for name in names:
         try:
-            admin.delete(f"/admin/v2/{topic_name.path(name)}?force=true")
+            admins.delete(name)
         except QuireError as error:
             click.echo(f"cannot delete {name}: {error}", err=True)
             kept.append(name)
     if kept and admin_url is None:
         click.echo(
-            f"the requests were sent to {admin.url}; if the brokers' HTTP address differs, set --admin-url",
+            f"the requests were sent to {admins.given[0]}; if the brokers' HTTP address differs, set --admin-url",
             err=True,
         )
     return kept
 
 
-def _beside(service_url: str) -> str:
-    """Return the default HTTP URL on the host of `service_url`."""
-    first = urlsplit(service_url.partition(",")[0])
-    host = first.hostname or ""
-    if first.scheme == "pulsar+ssl":
-        return f"https://{format_address(host, TLS_PORT)}"
-    return f"http://{format_address(host, PORT)}"
+def _beside(service_url: str) -> list[str]:
+    """Return the default HTTP URLs on the hosts of `service_url`."""
+    scheme, _, hosts = service_url.partition("://")
+    names = [urlsplit(f"//{each}").hostname or "" for each in hosts.split(",")]
+    if scheme == "pulsar+ssl":
+        return [f"https://{format_address(host, TLS_PORT)}" for host in dict.fromkeys(names)]
+    return [f"http://{format_address(host, PORT)}" for host in dict.fromkeys(names)]
 
 
 async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:

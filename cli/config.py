@@ -41,10 +41,23 @@ def command() -> None:
 @settings_options(*standalone.KINDS, defaults=standalone.DEFAULTS)
 @json_option
 def show(config: Path | None, as_json: bool, **flags: Any) -> None:
-    """Print all settings of `quire standalone`, their values and sources (flag, environment, file or default)."""
+    """Print the settings that `quire standalone` would start with here, and the source of each.
+
+    The source is a flag, the environment, the file of --config or the default. A running server may have been started
+    with other settings: `quire brokers config list --runtime` asks a broker for them.
+
+    \b
+    Examples:
+      quire config show
+      quire config show --config quire.toml
+    """
     rows = [row for loaded in standalone.load(Given(flags, config)) for row in settings.shown(loaded)]
     values = {name: {"value": value, "source": source} for name, value, source in rows}
-    Answer(values, Table(("setting", "value", "from"), rows)).say(as_json)
+    notes = [
+        "these are the settings that `quire standalone` would start with here, not those of a running server: "
+        "`quire brokers config list --runtime` asks a broker for its settings"
+    ]
+    Answer(values, Table(("setting", "value", "from"), rows), notes=notes).say(as_json)
 
 
 @command.command("sample")

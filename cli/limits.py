@@ -76,6 +76,10 @@ def set_limits(admin: Admin, where: str, **given: int | None) -> Answer:
     """Set limits of WHERE; other limits are unchanged.
 
     Existing topics and clients stay; new ones above a limit are refused.
+
+    \b
+    Example:
+      quire limits set public/default --topics 100 --producers 50
     """
     wanted = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     paths = _paths(where)
@@ -92,7 +96,12 @@ def set_limits(admin: Admin, where: str, **given: int | None) -> Answer:
 @command.verb("get")
 @click.argument("where")
 def get_limits(admin: Admin, where: str) -> Answer:
-    """Show the limits that are set for WHERE itself."""
+    """Show the limits that are set for WHERE itself.
+
+    \b
+    Example:
+      quire limits get public/default
+    """
     found: dict[str, Any] = {option: admin.get(path) for option, path in _paths(where).items()}
     # Stock clients expect a number, so brokers return 0 for a namespace without this limit.
     said = {
@@ -104,7 +113,12 @@ def get_limits(admin: Admin, where: str) -> Answer:
 @command.verb("remove")
 @click.argument("where")
 def remove_limits(admin: Admin, where: str) -> Answer:
-    """Remove all limits that are set for WHERE."""
+    """Remove all limits that are set for WHERE.
+
+    \b
+    Example:
+      quire limits remove persistent://public/default/orders
+    """
     for path in _paths(where).values():
         admin.delete(path)
     return done(f"removed all limits of {where}", where=where, removed=True)

@@ -33,6 +33,11 @@ class Lines:
         self._files = files
         self.bytes_read = 0
 
+    @property
+    def are_typed(self) -> bool:
+        """Whether lines come from a terminal."""
+        return STANDARD_INPUT in self._files and sys.stdin.isatty()
+
     def bytes_total(self) -> int | None:
         """Return the files' size in bytes; None if a file has no size, such as a pipe.
 

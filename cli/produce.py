@@ -161,7 +161,7 @@ async def _publish(client: Client, job: Job, bytes_total: int | None) -> Summary
         client.producer(job.topic, name=job.name, settings=job.settings) as producer,
     ):
         begin = time.monotonic()
-        with _progress(bytes_total) as progress:
+        with _progress(bytes_total, are_typed=job.lines.are_typed) as progress:
             task = asyncio.create_task(_publish_lines(producer, job, summary, progress))
             with until_interrupted(task):
                 await asyncio.wait([task])
@@ -239,13 +239,15 @@ class _Progress(Protocol):
 
 class _Silent:
     def show(self, bytes_read: int, messages: int) -> None:
-        """Show nothing, because standard error is not a terminal."""
+        """Show nothing, because standard error is not a terminal, or because the user types on it."""
 
 
 @contextmanager
-def _progress(bytes_total: int | None) -> Iterator[_Progress]:
-    """Show a progress bar if standard error is a terminal."""
-    if not sys.stderr.isatty():
+def _progress(bytes_total: int | None, *, are_typed: bool) -> Iterator[_Progress]:
+    """Show a progress bar if standard error is a terminal; a user who types the lines reads how to end instead."""
+    if are_typed:
+        click.echo("each line is a message; Ctrl-D on an empty line ends", err=True)
+    if are_typed or not sys.stderr.isatty():
         yield _Silent()
         return
     from rich.console import Console

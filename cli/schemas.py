@@ -10,7 +10,7 @@ import click
 from quire.cli import moments
 from quire.cli.noun import Noun, topic_argument
 from quire.cli.output import Answer, Column, done, table_of
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
 
@@ -44,7 +44,12 @@ def _path(topic: str, what: str) -> str:
 @command.verb("list")
 @topic_argument
 def list_versions(admin: Admin, topic: str) -> Answer:
-    """List the versions of the schema of TOPIC."""
+    """List the versions of the schema of TOPIC.
+
+    \b
+    Example:
+      quire schemas list orders
+    """
     found = admin.get(_path(topic, "schemas"))["getSchemaResponses"]
     if not found:
         admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")  # raises NotFound for a missing topic
@@ -61,7 +66,12 @@ def list_versions(admin: Admin, topic: str) -> Answer:
 @topic_argument
 @click.option("--version", type=click.IntRange(min=0), help="Version to print; by default the newest.")
 def show(admin: Admin, topic: str, version: int | None) -> Answer:
-    """Print the schema of TOPIC."""
+    """Print the schema of TOPIC.
+
+    \b
+    Example:
+      quire schemas show orders --version 0
+    """
     what = "schema" if version is None else f"schema/{version}"
     found = admin.get(_path(topic, what))
     return Answer(found, found["data"] or found["type"])
@@ -84,11 +94,17 @@ def _body(kind: str, file: Path | None) -> dict[str, Any]:
 @_file
 @_kind
 def check(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
-    """Check whether the schema in FILE is compatible with those of TOPIC."""
+    """Check whether the schema in FILE is compatible with those of TOPIC. Exit code 1: `add` would refuse it.
+
+    \b
+    Examples:
+      quire schemas check orders order.avsc
+      quire schemas check orders --type JSON order.json
+    """
     said = admin.post(_path(topic, "compatibility"), _body(kind, file))
     if said["compatibility"]:
         return Answer(said, f"it goes with the schema of {topic} ({said['schemaCompatibilityStrategy']})")
-    return Answer(said, said["reason"])
+    return Answer(said, error=QuireError(f"{topic} would refuse this schema: {said['reason']}"))
 
 
 @command.verb("add")
@@ -96,7 +112,12 @@ def check(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
 @_file
 @_kind
 def add(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
-    """Add the schema in FILE as a new version to TOPIC, unless it exists already."""
+    """Add the schema in FILE as a new version to TOPIC, unless it exists already.
+
+    \b
+    Example:
+      quire schemas add orders --type AVRO order.avsc
+    """
     version = admin.post(_path(topic, "schema"), _body(kind, file))["version"]
     return done(f"version {version} of {topic}", topic=topic, version=version)
 
@@ -104,6 +125,11 @@ def add(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
 @command.verb("delete")
 @topic_argument
 def delete(admin: Admin, topic: str) -> Answer:
-    """Delete the schema of TOPIC: the next version need not be compatible with earlier ones."""
+    """Delete the schema of TOPIC: the next version need not be compatible with earlier ones.
+
+    \b
+    Example:
+      quire schemas delete orders
+    """
     version = admin.delete(_path(topic, "schema"))["version"]
     return done(f"deleted the schema of {topic}", topic=topic, version=version)

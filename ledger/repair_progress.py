@@ -43,7 +43,7 @@ class Progress:
         )
 
     def begin(self, state: str, ledgers: int) -> None:
-        self.note(state=state, ledgers=ledgers, checked=0, repaired=0, failed=0)
+        self.note(state=state, ledgers=ledgers, checked=0, repaired=0, failed=0, error="")
 
     def goes_on(self, state: str, ledgers: int) -> None:
         """Add `ledgers` to the number of ledgers of the current pass, and change its state."""

@@ -509,7 +509,7 @@ class RepairRecord(Record, frozen=True):
     """Total since this process became the coordinator."""
     failed: int = 0
     error: str = ""
-    """Error of the last failure."""
+    """Error of the last failure in the current audit or repair."""
     left: dict[str, int] = {}
     """Number of ledgers that still had to be copied from each draining bookie at the end of the last audit."""
     open: int = 0

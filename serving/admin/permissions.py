@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError, InUse
-from quire.security.authorization import PERMISSIONS, Action, Permission, Place, is_grantable
+from quire.security.authorization import PERMISSIONS, Action, Decision, Permission, Place, is_grantable
 from quire.security.identity import Identity
 from quire.serving.admin.route import (
     NAMESPACE,
@@ -42,6 +42,7 @@ GRANTED_MAX: Final = 1_000
 EXPLAIN: Final = (
     "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions/{role}"
 )
+EVERYTHING: Final = Decision(True, "authorization is disabled, so every role may do everything")
 _MODES: Final = {"None": None, "Prefix": True}
 _Role = Annotated[str, Meta(min_length=1, max_length=256)]
 _Granted = dict[str, tuple[str, ...]]
@@ -75,9 +76,9 @@ def shown_permissions(policies: Policies) -> dict[str, Any]:
 
 def routes(broker: Broker) -> Sequence[Route]:
     """Return the routes of permissions. Without authorization, grants are accepted, but restrictions are rejected."""
-    found = [*_of_namespaces(broker), *_of_topics(broker)]
+    found = [*_of_namespaces(broker), *_of_topics(broker), _explain(broker)]
     if are_heeded(broker):
-        found += [*_of_subscriptions(broker), _explain(broker)]
+        found += _of_subscriptions(broker)
     return found
 
 
@@ -261,14 +262,13 @@ def _persistent(topic: TopicName) -> TopicName:
 
 
 def _explain(broker: Broker) -> Route:
-    guard = broker.registry.guard
-    assert guard is not None
+    guard = broker.registry.guard if are_heeded(broker) else None
 
     async def explain(topic: TopicName, role: str, subscription: str) -> dict[str, Any]:
         place = Place(topic.tenant, topic.namespace, str(topic), subscription)
-        found: dict[str, Any] = {"role": role, "topic": str(topic)}
+        found: dict[str, Any] = {"role": role, "topic": str(topic), "authorization": guard is not None}
         for action in (Action.PRODUCE, Action.CONSUME, Action.LOOKUP, Action.ADMINISTER):
-            decision = await guard.decide(Identity(role, ""), action, place)
+            decision = EVERYTHING if guard is None else await guard.decide(Identity(role, ""), action, place)
             found[action.name.lower()] = {"allowed": decision.allowed, "why": decision.why}
         return found
 
