@@ -41,7 +41,12 @@ def command() -> None:
 @command.verb("run", timeout_s=3600)
 @click.option("--seal", is_flag=True, help="Seal the active segments first, so that everything is archived.")
 def run(admin: Admin, seal: bool) -> Answer:
-    """Archive all sealed segments now, on all brokers, and wait until that is done."""
+    """Archive all sealed segments now, on all brokers, and wait until that is done.
+
+    \b
+    Example:
+      quire archive run --seal
+    """
     with _followed(admin, "run"):
         report = admin.post(f"{ARCHIVE}/run?seal={str(seal).lower()}")
     error = None
@@ -53,7 +58,12 @@ def run(admin: Admin, seal: bool) -> Answer:
 
 @command.verb("status", timeout_s=600)
 def status(admin: Admin) -> Answer:
-    """Count the segments of all topics by state, and show the archiving in progress."""
+    """Count the segments of all topics by state, and show the archiving in progress.
+
+    \b
+    Example:
+      quire archive status --json
+    """
     answer = admin.get(f"{ARCHIVE}/status")
     states = [(state, one["segments"], one["bytes"]) for state, one in answer["segments"].items()]
     return Answer(
@@ -71,6 +81,11 @@ def verify(admin: Admin, delete_orphans: bool) -> Answer:
     """Read all archived segments and verify their checksums; list objects that belong to no segment.
 
     Objects are deleted only with --delete-orphans, and only if the metadata are verified to be complete and current.
+
+    \b
+    Examples:
+      quire archive verify
+      quire archive verify --delete-orphans
     """
     with _followed(admin, "verify"):
         report = admin.post(f"{ARCHIVE}/verify?delete_orphans={str(delete_orphans).lower()}")
@@ -101,6 +116,10 @@ def repair(admin: Admin) -> Answer:
     Damaged or missing labels are written again.
 
     First check that the archive is mounted, because otherwise all its segments are missing.
+
+    \b
+    Example:
+      quire archive repair
     """
     with _followed(admin, "repair"):
         report = admin.post(f"{ARCHIVE}/repair")
@@ -166,6 +185,10 @@ def list_sidecars(admin: Admin, topics: tuple[str, ...], archive: str | None) ->
     """List the archived segments of TOPICs (by default all topics), with the state and size of their sidecars.
 
     Readers ignore a damaged sidecar, or that of another object; `build` writes it again.
+
+    \b
+    Example:
+      quire archive sidecars list orders
     """
     with _parts_of_spark():
         from quire.spark_source.broker import Broker
@@ -207,6 +230,11 @@ def build_sidecars(
     """Write the missing sidecars of archived segments of TOPICs (by default all topics).
 
     Existing sidecars are kept. The command may be killed at any time and run again, and may run on a schedule.
+
+    \b
+    Examples:
+      quire archive sidecars build
+      quire archive sidecars build orders --dry-run
     """
     with _parts_of_spark():
         from quire.spark_source.broker import Broker

@@ -62,6 +62,10 @@ def make(directory: Path, hosts: str, name: str, days: int, as_json: bool) -> No
 
     The authority is created if missing. An initial security file is written to DIRECTORY, too. Only signing needs the
     authority's key; servers do not.
+
+    \b
+    Example:
+      quire certs make certs --hosts localhost,127.0.0.1
     """
     certs = _library()
     is_there = (directory / f"{certs.AUTHORITY}.pem").exists()
@@ -86,7 +90,12 @@ def make(directory: Path, hosts: str, name: str, days: int, as_json: bool) -> No
 @_days
 @json_option
 def user(directory: Path, role: str, days: int, as_json: bool) -> None:
-    """Sign a certificate for clients with the role ROLE. Bookies refuse it, and servers cannot use it."""
+    """Sign a certificate for clients with the role ROLE. Bookies refuse it, and servers cannot use it.
+
+    \b
+    Example:
+      quire certs user certs alice
+    """
     certificate, key = _library().Authority.load(directory).sign_user(role, days)
     found = {"certificate": str(certificate), "key": str(key)}
     Answer(found, found).say(as_json)

@@ -237,7 +237,7 @@ class _Admins:
             time.sleep(_PAUSE_S)
 
     def _may_wait(self) -> bool:
-        """Return whether to wait for an owner: never for brokers that did not answer before the run, either."""
+        """Return whether to wait longer for an owner; no if no broker answered before the run."""
         if self._deadline is None:
             self._deadline = time.monotonic() + (_OWNER_S if self._is_known else 0.0)
             if self._is_known:

@@ -62,7 +62,13 @@ class Narrator:
 @click.option("--keep", is_flag=True, help="Keep the data directory and the logs.")
 @json_option
 def command(lines: int | None, keep: bool, as_json: bool) -> None:
-    """Publish and consume real data, kill the server, archive, read back with Spark, and compare all counts."""
+    """Publish and consume real data, kill the server, archive, read back with Spark, and compare all counts.
+
+    \b
+    Examples:
+      quire demo
+      quire demo --lines 100000 --keep
+    """
     if importlib.util.find_spec("pulsar") is None:
         raise ConfigurationError(
             f"the demo needs the stock Pulsar client, which is not installed: {pip_install('demo')}"

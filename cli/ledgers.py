@@ -58,6 +58,11 @@ def recover(admin: Admin, ledger: int, accept_loss: bool, yes: bool) -> Answer:
     """Fence LEDGER, find its end and close it.
 
     With --accept-loss, readers of the ledger continue after the lost entries. This cannot be undone.
+
+    \b
+    Examples:
+      quire ledgers recover 102
+      quire ledgers recover 102 --accept-loss
     """
     if not accept_loss:
         return fields(admin.post(f"{LEDGERS}/{ledger}/recover"))

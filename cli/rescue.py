@@ -118,6 +118,10 @@ def metadata_(
     again. Brokers and gateways start when it is done. It exits with 4 where something is missing yet, and says what.
 
     A backup of ZooKeeper's directory may have more records: restore it beside the new store, and name it with --copy.
+
+    \b
+    Example:
+      quire rescue metadata --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix
     """
     stores = _Stores(metadata, archive or wal, wal, cluster, copy_of, load_security(security))
     asyncio.run(_metadata(stores, dry_run, accept_loss)).say(as_json)
@@ -134,6 +138,10 @@ def accept_older(metadata: str, archive: str, security: str, as_json: bool) -> N
     After an older backup of the metadata store was restored, commands refuse to delete objects without a record, and
     newer copies of the metadata are kept. `quire rescue metadata` restores the later records; this command gives them
     up.
+
+    \b
+    Example:
+      quire rescue accept-older --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix
     """
     asyncio.run(_accept_older(metadata, archive, load_security(security))).say(as_json)
 

@@ -118,6 +118,11 @@ def export(
 
     Every message is copied once, also when the command is killed and started again: it goes on where the last one
     ended, and finishes what that had begun.
+
+    \b
+    Examples:
+      quire spark export orders /data/orders
+      quire spark export orders /data/orders --master 'local[4]' --json
     """
     with _needed():
         from quire.spark_source.jobs.export import export
@@ -144,6 +149,10 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
     """Check all entries of TOPIC: checksums, order, gaps, duplicates, and counts against the metadata.
 
     Exit code 4: something is not as it should be. Nothing is changed.
+
+    \b
+    Example:
+      quire spark audit orders
     """
     with _needed():
         from quire.spark_source.jobs.audit import audit
@@ -196,7 +205,12 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
 def profile(
     admin: Admin, topic: str, html: Path | None, dry_run: bool, master: str | None, **words: Any
 ) -> Answer:
-    """Summarize TOPIC: rates and sizes over time, keys and the most frequent ones, producers, partitions."""
+    """Summarize TOPIC: rates and sizes over time, keys and the most frequent ones, producers, partitions.
+
+    \b
+    Example:
+      quire spark profile orders --html orders.html
+    """
     with _needed():
         from quire.spark_source.jobs.page import render
         from quire.spark_source.jobs.profile import profile
@@ -280,6 +294,10 @@ def replay(
     Every message is written once, also when the command is killed and started again with the same words: DIRECTORY
     keeps how far it is. --filter and --key are Spark's SQL over the columns of docs/spark-reference.md, and start a
     Spark of this machine's cores where no --master is given.
+
+    \b
+    Example:
+      quire spark replay orders orders-again /data/replay --start 2026-11-01 --enable-deduplication
     """
     with _needed():
         from quire.spark_source.jobs.replay import Wanted, replay
@@ -330,6 +348,11 @@ def compact(
 
     With --to they go into another topic, and DIRECTORY keeps how far it is: started again after a kill, it writes
     what is missing. Keys whose latest message is a delete, and messages without a key, are left out.
+
+    \b
+    Examples:
+      quire spark compact orders /data/latest
+      quire spark compact orders /data/progress --to latest-orders --enable-deduplication
     """
     with _needed():
         from quire.spark_source.jobs.compact import compact
@@ -375,6 +398,10 @@ def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | N
 
     Every message is there once, also when copies are killed or run side by side: how far the copy is lies in the
     table. Start it by a schedule to keep the table fresh.
+
+    \b
+    Example:
+      quire spark iceberg orders shop.orders --catalog /data/iceberg
     """
     with _needed("iceberg"):
         from quire.spark_source.jobs import iceberg
@@ -427,6 +454,10 @@ def follow_iceberg(admin: Admin, catalog: str, given: tuple[str, ...], **words: 
 
     Of each topic it copies what is archived, a segment a commit. It may be killed at any time, and two of it copy every
     message once: start a second one where one must not fail. See `quire topics set-iceberg`.
+
+    \b
+    Example:
+      quire spark follow-iceberg --catalog /data/iceberg
     """
     with _needed("iceberg"):
         from quire.spark_source.jobs.follow import Allowed, Follower

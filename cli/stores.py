@@ -42,7 +42,12 @@ def command() -> None:
 @_metadata_option
 @json_option
 def list_(metadata: str, as_json: bool) -> None:
-    """List the object stores of the cluster, and the cluster id in each store's marker."""
+    """List the object stores of the cluster, and the cluster id in each store's marker.
+
+    \b
+    Example:
+      quire stores list --metadata zk://zookeeper:2181/quire
+    """
     asyncio.run(_list(metadata)).say(as_json)
 
 
@@ -56,6 +61,10 @@ def adopt(role: str, url: str, metadata: str, as_json: bool) -> None:
 
     The store gets the cluster's marker, also where that was deleted or is damaged. A store of another cluster, and an
     empty one that this cluster has used before, are refused.
+
+    \b
+    Example:
+      quire stores adopt archive s3://bucket/new-prefix --metadata zk://zookeeper:2181/quire
     """
     asyncio.run(_adopt(StoreRole(role), url, metadata)).say(as_json)
 

@@ -73,7 +73,13 @@ _token = click.argument("token", type=click.File("rb"))
     help="File for the public key of a pair.",
 )
 def create_key(file: Path, kind: str, public_key: Path | None) -> None:
-    """Create a key in FILE, which must not exist; only its owner can read it."""
+    """Create a key in FILE, which must not exist; only its owner can read it.
+
+    \b
+    Examples:
+      quire tokens create-key secret.key
+      quire tokens create-key private.pem --kind ed25519 --public-key public.pem
+    """
     if (kind == "secret") != (public_key is None):
         raise ConfigurationError("a pair of keys needs --public-key, and a secret key has none")
     if kind == "secret":
@@ -131,7 +137,12 @@ def _pair(kind: str) -> tuple[bytes, bytes]:
 def create(
     role: str, secret_key: str | None, private_key: str | None, expires: str | None, **claims: str
 ) -> None:
-    """Print a signed token for ROLE."""
+    """Print a signed token for ROLE.
+
+    \b
+    Example:
+      quire tokens create app --secret-key secret.key --expires 30d > app.token
+    """
     _need_library()
     from joserfc import jwt
 
@@ -171,7 +182,12 @@ def _when(time_ms: int | None) -> str:
 @_token
 @json_option
 def show(token: Any, as_json: bool) -> None:
-    """Print the contents of the token in the file TOKEN (-: standard input) without verifying it; see `validate`."""
+    """Print the contents of the token in the file TOKEN (-: standard input) without verifying it; see `validate`.
+
+    \b
+    Example:
+      quire tokens show app.token
+    """
     parts = token.read().strip().split(b".")
     try:
         header, claims = (json.loads(base64.urlsafe_b64decode(part + b"==")) for part in parts[:2])
@@ -196,7 +212,12 @@ def show(token: Any, as_json: bool) -> None:
 def validate(
     token: Any, secret_key: str | None, public_key: str | None, as_json: bool, **claims: Any
 ) -> None:
-    """Verify the token in the file TOKEN (-: standard input) as a broker with this key does, and print its role."""
+    """Verify the token in the file TOKEN (-: standard input) as a broker with this key does, and print its role.
+
+    \b
+    Example:
+      quire tokens validate app.token --secret-key secret.key
+    """
     _need_library()
     import asyncio
 

@@ -30,7 +30,12 @@ verbs = Noun("topics")
 )
 @click.option("--table", default="", metavar="NAME", help="Name of the table; by default that of TOPIC.")
 def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
-    """Keep an Iceberg table fresh with TOPIC: `quire spark follow-iceberg` copies archived messages."""
+    """Keep an Iceberg table fresh with TOPIC: `quire spark follow-iceberg` copies archived messages.
+
+    \b
+    Example:
+      quire topics set-iceberg orders --catalog https://catalog:8181 --warehouse lake
+    """
     if words["catalog"] == "none":
         admin.post(f"{topic_path(topic)}/iceberg", {})
         return done(f"no table is kept fresh with {topic}", topic=topic, iceberg=None)
@@ -43,7 +48,12 @@ def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
 @topic_argument
 @click.option("--applied", is_flag=True, help="Effective policy of TOPIC, also if its namespace sets it.")
 def get_iceberg(admin: Admin, topic: str, applied: bool) -> Answer:
-    """Show the Iceberg table that is kept fresh with TOPIC."""
+    """Show the Iceberg table that is kept fresh with TOPIC.
+
+    \b
+    Example:
+      quire topics get-iceberg orders --applied
+    """
     policy = admin.get(f"{topic_path(topic)}/iceberg?applied={str(applied).lower()}")
     if not policy or not policy["catalog"]:
         return Answer(None, f"no table is kept fresh with {topic}")
@@ -53,6 +63,11 @@ def get_iceberg(admin: Admin, topic: str, applied: bool) -> Answer:
 @verbs.verb("remove-iceberg")
 @topic_argument
 def remove_iceberg(admin: Admin, topic: str) -> Answer:
-    """Stop keeping the Iceberg table of TOPIC fresh; the table is not changed."""
+    """Stop keeping the Iceberg table of TOPIC fresh; the table is not changed.
+
+    \b
+    Example:
+      quire topics remove-iceberg orders
+    """
     admin.delete(f"{topic_path(topic)}/iceberg")
     return done(f"the table of {topic} is not kept fresh any more", topic=topic, removed=True)

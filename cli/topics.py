@@ -152,7 +152,12 @@ def create_missed_partitions(admin: Admin, topic: str) -> Answer:
     "--partitions", type=click.IntRange(min=1), required=True, help="The new, larger number of partitions."
 )
 def update(admin: Admin, topic: str, partitions: int) -> Answer:
-    """Give the partitioned TOPIC more partitions."""
+    """Give the partitioned TOPIC more partitions.
+
+    \b
+    Example:
+      quire topics update orders --partitions 8
+    """
     admin.post(f"{topic_path(topic)}/partitions", partitions)
     return done(f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
 
@@ -161,7 +166,13 @@ def update(admin: Admin, topic: str, partitions: int) -> Answer:
 @topic_argument
 @click.option("--force", is_flag=True, help="Delete it even if it has producers or subscriptions.")
 def delete(admin: Admin, topic: str, force: bool) -> Answer:
-    """Delete TOPIC with all its messages, partitions and subscriptions."""
+    """Delete TOPIC with all its messages, partitions and subscriptions.
+
+    \b
+    Examples:
+      quire topics delete orders
+      quire topics delete orders --force
+    """
     suffix = "/partitions" if partitions_of(admin, topic) else ""
     admin.delete(f"{topic_path(topic)}{suffix}?force={str(force).lower()}")
     return done(f"deleted {topic}", topic=topic, deleted=True)
@@ -170,7 +181,12 @@ def delete(admin: Admin, topic: str, force: bool) -> Answer:
 @command.verb("partitions")
 @topic_argument
 def partitions(admin: Admin, topic: str) -> Answer:
-    """Print the number of partitions of TOPIC (0: it is not partitioned)."""
+    """Print the number of partitions of TOPIC (0: it is not partitioned).
+
+    \b
+    Example:
+      quire topics partitions orders
+    """
     answer = admin.get(f"{topic_path(topic)}/partitions")
     return Answer(answer, str(answer["partitions"]))
 
@@ -178,7 +194,12 @@ def partitions(admin: Admin, topic: str) -> Answer:
 @command.verb("lookup")
 @topic_argument
 def lookup(admin: Admin, topic: str) -> Answer:
-    """Print the broker that serves TOPIC."""
+    """Print the broker that serves TOPIC.
+
+    \b
+    Example:
+      quire topics lookup orders-partition-0
+    """
     answer = admin.get(f"/lookup/v2/topic/{topic_name.path(topic)}")
     return Answer(answer, answer["brokerUrl"])
 
@@ -186,7 +207,12 @@ def lookup(admin: Admin, topic: str) -> Answer:
 @command.verb("unload")
 @topic_argument
 def unload(admin: Admin, topic: str) -> Answer:
-    """Unload TOPIC from its broker; clients look it up again. Its active segment is sealed."""
+    """Unload TOPIC from its broker; clients look it up again. Its active segment is sealed.
+
+    \b
+    Example:
+      quire topics unload orders
+    """
     admin.put(f"{topic_path(topic)}/unload")
     return done(f"unloaded {topic}", topic=topic, unloaded=True)
 
@@ -194,7 +220,12 @@ def unload(admin: Admin, topic: str) -> Answer:
 @command.verb("stats")
 @topic_argument
 def stats(admin: Admin, topic: str) -> Answer:
-    """Show the rates, sizes, producers and subscriptions of TOPIC."""
+    """Show the rates, sizes, producers and subscriptions of TOPIC.
+
+    \b
+    Example:
+      quire topics stats orders --json
+    """
     answer = admin.get(f"{topic_path(topic)}/stats")
     subscriptions: dict[str, Any] = answer.get("subscriptions", {})
     shown: list[Shown] = [
@@ -227,7 +258,12 @@ def stats(admin: Admin, topic: str) -> Answer:
 @command.verb("internal-stats")
 @topic_argument
 def internal_stats(admin: Admin, topic: str) -> Answer:
-    """Show the segments of TOPIC, or of each of its partitions, where they are, and the cursors."""
+    """Show the segments of TOPIC, or of each of its partitions, where they are, and the cursors.
+
+    \b
+    Example:
+      quire topics internal-stats orders-partition-0
+    """
     if not partitions_of(admin, topic):
         answer = admin.get(f"{topic_path(topic)}/internalStats")
         return Answer(answer, *_internals(answer))
@@ -257,7 +293,12 @@ def _internals(answer: dict[str, Any]) -> list[Shown]:
 @command.verb("terminate")
 @topic_argument
 def terminate(admin: Admin, topic: str) -> Answer:
-    """Terminate TOPIC: it accepts no more messages, and existing ones stay readable."""
+    """Terminate TOPIC: it accepts no more messages, and existing ones stay readable.
+
+    \b
+    Example:
+      quire topics terminate orders
+    """
     if partitions_of(admin, topic):
         answer = admin.post(f"{topic_path(topic)}/terminate/partitions")
         said = f"terminated {topic}, all its {len(answer)} partitions"
@@ -270,7 +311,12 @@ def terminate(admin: Admin, topic: str) -> Answer:
 @command.verb("explain")
 @topic_argument
 def explain(admin: Admin, topic: str) -> Answer:
-    """Show why each segment of TOPIC is retained, and when it will be deleted. See docs/retention.md."""
+    """Show why each segment of TOPIC is retained, and when it will be deleted. See docs/retention.md.
+
+    \b
+    Example:
+      quire topics explain orders-partition-0
+    """
     answer = admin.get(f"/quire/v1/topics/{topic_name.path(topic)}/explain")
     segments, count = answer["segments"], len(answer["segments"])
     shown = [f"{answer['topic']}: " + ("one segment" if count == 1 else f"{count} segments, oldest first")]

@@ -94,7 +94,12 @@ async def _stores(metadata_url: str, wal_url: str) -> AsyncIterator[WalContext]:
 
 @_verb("list")
 async def list_(context: WalContext) -> Answer:
-    """List all write-ahead logs, oldest first, and logs that are missing in the object store at --wal."""
+    """List all write-ahead logs, oldest first, and logs that are missing in the object store at --wal.
+
+    \b
+    Example:
+      quire wal list --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
+    """
     found = await scrubbing.records(context.metadata)
     wrong = await scrubbing.misplaced(context, found)
     rows = [
@@ -109,7 +114,12 @@ async def list_(context: WalContext) -> Answer:
 @_verb("show")
 @click.argument("uuid")
 async def show(context: WalContext, uuid: str) -> Answer:
-    """Print the record of the log UUID (or a unique beginning of one), and the process that closed it."""
+    """Print the record of the log UUID (or a unique beginning of one), and the process that closed it.
+
+    \b
+    Example:
+      quire wal show 5f0c --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
+    """
     record = await _one(context, uuid)
     shown = msgspec.to_builtins(record) | {"closed_by": await scrubbing.closer_of(context.objects, record)}
     return Answer(shown, shown)
@@ -118,7 +128,12 @@ async def show(context: WalContext, uuid: str) -> Answer:
 @_verb("verify")
 @click.argument("uuid", default="")
 async def verify(context: WalContext, uuid: str) -> Answer:
-    """Read the log UUID, or all logs, and verify all checksums. Exit code 4 if there is damage."""
+    """Read the log UUID, or all logs, and verify all checksums. Exit code 4 if there is damage.
+
+    \b
+    Example:
+      quire wal verify --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
+    """
     found = [await scrubbing.verify(context, each.uuid) for each in await _chosen(context, uuid)]
     rows = [(each.uuid, each.ledgers, each.sets, each.data_objects, size(each.bytes)) for each in found]
     damage = [what for each in found for what in each.damage]
@@ -138,6 +153,10 @@ async def scrub(context: WalContext, delete: bool) -> Answer:
 
     With --delete they are deleted, and only if the metadata are proven complete and current, and both stores to be the
     cluster's. Objects of a log whose record is missing, or older than the log, are kept, and the reason is shown.
+
+    \b
+    Example:
+      quire wal scrub --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
     """
     now_ms = context.clock.now_ms()
     found = await scrubbing.strays(context, now_ms, context.objects.delete if delete else None)
@@ -160,6 +179,10 @@ async def close(context: WalContext, uuid: str, accept_loss: bool, force: bool) 
 
     With --accept-loss the blocks in damaged objects are given up, even in a closed log. That cannot be undone. The
     command refuses while the log's broker is alive, and while the metadata are older than a copy of them.
+
+    \b
+    Example:
+      quire wal close 5f0c --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
     """
     chosen = await _one(context, uuid)
     record = await scrubbing.close(context, chosen.uuid, accept_loss=accept_loss, even_written=force)
