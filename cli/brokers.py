@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from difflib import get_close_matches
 from urllib.parse import quote
 
@@ -170,8 +171,8 @@ def config() -> None:
     \b
     Examples:
       quire brokers config list
-      quire brokers config set NAME VALUE
-      quire brokers config remove NAME
+      quire brokers config set retention_ms 7d
+      quire brokers config remove retention_ms
     """
 
 
@@ -181,43 +182,51 @@ command.add_command(config)
 @config.verb("list")
 @click.option("--runtime", is_flag=True, help="List all settings of the broker that answers, instead.")
 def list_config(admin: Admin, runtime: bool) -> Answer:
-    """List the settings that can be changed, and the values that are set; without a value, brokers use their own.
+    """List the settings that can be changed: the value that the broker at --admin-url uses, and the one that is set.
 
     \b
     Examples:
       quire brokers config list
       quire brokers config list --runtime
     """
+    used = admin.get(f"{CONFIGURATION}/runtime")
     if runtime:
-        return fields(admin.get(f"{CONFIGURATION}/runtime"))
-    names, values = admin.get(CONFIGURATION), admin.get(f"{CONFIGURATION}/values")
-    rows = [{"setting": name, "value": values.get(name)} for name in sorted({*names, *values})]
+        return fields(used)
+    values = admin.get(f"{CONFIGURATION}/values")
+    rows = [_setting(name, used, values) for name in sorted({*admin.get(CONFIGURATION), *values})]
     columns: dict[str, Column] = {
         "setting": "setting",
-        "value": lambda row: "" if row["value"] is None else row["value"],
+        "value": "value",
+        "set for all brokers": lambda row: "" if row["set"] is None else row["set"],
     }
     notes = [] if rows else ["no setting can be changed while these brokers run"]
     return Answer(rows, *([table_of(rows, columns)] if rows else []), notes=notes)
 
 
+def _setting(name: str, used: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str | None]:
+    return {"setting": name, "value": used.get(name, ""), "set": values.get(name)}
+
+
 @config.verb("get")
 @click.argument("name")
 def get_config(admin: Admin, name: str) -> Answer:
-    """Print the value that is set for NAME.
+    """Print the value of NAME that the broker at --admin-url uses, and whether it is set for all brokers.
 
     \b
     Example:
-      quire brokers config get NAME
+      quire brokers config get retention_ms
     """
     values = admin.get(f"{CONFIGURATION}/values")
-    if name in values:
-        return Answer({"setting": name, "value": values[name]}, values[name])
-    names = admin.get(CONFIGURATION)
+    names = sorted({*admin.get(CONFIGURATION), *values})
     if name not in names:
         close = get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "`quire brokers config list` prints the settings"
         raise NotFound(f"{name} is not a setting that can be changed while brokers run: {hint}")
-    return Answer({"setting": name, "value": None}, f"{name} is not set; brokers use their own settings")
+    found = _setting(name, admin.get(f"{CONFIGURATION}/runtime"), values)
+    notes = (
+        [] if found["set"] is not None else [f"{name} is not set for all brokers; this broker's own value"]
+    )
+    return Answer(found, str(found["value"]), notes=notes)
 
 
 @config.verb("set")
@@ -228,7 +237,7 @@ def set_config(admin: Admin, name: str, value: str) -> Answer:
 
     \b
     Example:
-      quire brokers config set NAME VALUE
+      quire brokers config set retention_ms 7d
     """
     admin.post(f"{CONFIGURATION}/{topic_name.escaped(name, value)}")
     return done(f"{name} is {value} for all brokers", setting=name, value=value)
@@ -241,7 +250,7 @@ def remove_config(admin: Admin, name: str) -> Answer:
 
     \b
     Example:
-      quire brokers config remove NAME
+      quire brokers config remove retention_ms
     """
     admin.delete(f"{CONFIGURATION}/{topic_name.escaped(name)}")
     return done(f"{name} is not set any more", setting=name, removed=True)

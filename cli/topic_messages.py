@@ -59,7 +59,7 @@ def message(admin: Admin, topic: str, message_id: str) -> Answer:
         return _shown(found)
     if wanted.batch_index >= len(found):
         raise NotFound(
-            f"entry {wanted.ledger_id}:{wanted.entry_id} of {name} has {len(found)} messages, from 0 on"
+            f"entry {wanted.ledger_id}:{wanted.entry_id} of {name} has messages 0 to {len(found) - 1}"
         )
     return _shown(found[wanted.batch_index : wanted.batch_index + 1])
 

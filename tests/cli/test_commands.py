@@ -41,7 +41,7 @@ def refused(ran: Ran, code: int, *words: str) -> None:
 def test_a_topic_from_its_creation_to_its_end() -> None:
     created = quire("topics", "create", "tour", "--partitions", "3", "--json").json
     assert created == {"topic": "tour", "created": True, "partitions": 3}
-    assert "persistent://public/default/tour-partition-2" in quire("topics", "list").out.splitlines()
+    assert "persistent://public/default/tour  3 partitions" in quire("topics", "list").out.splitlines()
     assert quire("topics", "partitions", "tour").out == "3\n"
     assert quire("topics", "update", "tour", "--partitions", "4").code == 0
     assert quire("topics", "partitions", "tour", "--json").json == {"partitions": 4}
@@ -82,7 +82,8 @@ def test_limits_of_a_namespace_and_of_a_topic() -> None:
 
 def test_a_subscription_from_its_creation_to_its_end(server: Server) -> None:
     assert (
-        quire("subscriptions", "create", "watched", "s", "--from", "earliest").out == "created s of watched\n"
+        quire("subscriptions", "create", "watched", "s", "--from", "earliest", "--create-topic").out
+        == "created s of watched\n"
     )
     publish(server, "watched", 5)
     assert quire("subscriptions", "list", "watched").out == "audit\ns\n"
@@ -100,7 +101,8 @@ def test_a_subscription_from_its_creation_to_its_end(server: Server) -> None:
         assert quire("subscriptions", "seek", "watched", "s", "--to", to).code == 0
         assert quire("subscriptions", "stats", "watched", "s", "--json").json["msgBacklog"] == backlog
     assert quire("subscriptions", "skip", "watched", "audit").out == "audit of watched skipped all messages\n"
-    assert quire("subscriptions", "peek", "watched", "audit").out == ""
+    peeked_nothing = quire("subscriptions", "peek", "watched", "audit")
+    assert peeked_nothing == Ran(0, "", "audit of watched has no unacknowledged messages\n")
     assert quire("subscriptions", "delete", "watched", "s").out == "deleted s of watched\n"
     assert quire("subscriptions", "list", "watched").out == "audit\n"
 
@@ -162,7 +164,9 @@ def test_schemas(tmp_path: Path) -> None:
     refused(quire("schemas", "show", "typed"), NOT_FOUND, "has no schema")
     assert quire("schemas", "add", "typed", first).out == "version 0 of typed\n"
     assert quire("schemas", "check", "typed", first).out == "it goes with the schema of typed (FULL)\n"
-    assert "field 'b' is not written" in quire("schemas", "check", "typed", more).out
+    refused(quire("schemas", "check", "typed", more), FAILED, "would refuse", "field 'b' is not written")
+    checked = quire("schemas", "check", "typed", more, "--json")
+    assert checked.code == FAILED and json.loads(checked.out)["compatibility"] is False
     refused(quire("schemas", "add", "typed", more), FAILED, "is incompatible with version 0")
     refused(quire("schemas", "add", "typed", "--type", "poem"), WRONG_USE, "invalid schema type")
     assert json.loads(quire("schemas", "show", "typed").out)["name"] == "Order"
@@ -295,7 +299,8 @@ def test_effective_settings_name_their_source(monkeypatch: pytest.MonkeyPatch, t
     assert shown["cluster"] == {"value": "mine", "source": "environment"}
     assert shown["keep_alive_ms"] == {"value": "5s", "source": "flag"}
     assert shown["write_quorum"] == {"value": "1", "source": "default"}
-    assert "segment_bytes_max" in quire("config", "show").out
+    shown_here = quire("config", "show")
+    assert "segment_bytes_max" in shown_here.out and "not those of a running server" in shown_here.err
     hidden = quire("config", "show", "--archive", "s3://b/p?secret_key=hush&region=eu", "--json").json
     assert hidden["archive"]["value"] == "s3://b/p?secret_key=…&region=eu"
 
@@ -347,6 +352,31 @@ def _here(line: str) -> str:
     at = words.index("produce") if "produce" in words else words.index("consume")
     words[at - 1] = f"{sys.executable} -m quire"
     return " ".join(words)
+
+
+def test_permissions_without_a_security_file_are_explained_in_one_sentence() -> None:
+    quire("topics", "create", "open")
+    topic = "persistent://public/default/open"
+    said = "authorization is disabled, so every role may do everything"
+    explained = quire("permissions", "explain", "app", topic)
+    assert explained == Ran(0, f"app may do everything on {topic}: {said}\n", "")
+    found = quire("permissions", "explain", "app", topic, "--json").json
+    assert found["authorization"] is False and found["produce"] == {"allowed": True, "why": said}
+
+
+def test_repair_shows_numbers_and_no_empty_lists() -> None:
+    shown = quire("bookies", "repair")
+    assert shown.code == 0 and "{" not in shown.out and "()" not in shown.out and "[]" not in shown.out
+    rows = dict(line.split(maxsplit=1) for line in shown.out.splitlines())
+    assert rows["failed"] == "0" and "error" not in shown.out
+    assert quire("bookies", "repair", "--json").json["left"] == {}
+
+
+def test_a_broker_says_whether_it_is_ready(server: Server) -> None:
+    assert quire("brokers", "healthcheck").out == "ok\n"
+    assert quire("brokers", "healthcheck", "--json").json == {"url": server.http_url, "healthy": True}
+    refused(quire("brokers", "healthcheck", "--admin-url", "http://127.0.0.1:1"), TRY_AGAIN)
+    assert "segment_bytes_max" in quire("brokers", "config", "list", "--runtime").out
 
 
 def test_the_openapi_document_is_printed_as_json_in_both_forms() -> None:

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,32 @@ def test_a_terminal_is_not_steered_by_messages() -> None:
     assert shown.decode() == "a\tb\\x1b[31m\\xff\\x9b é\r\n"
 
 
+def test_lines_that_are_typed_end_with_ctrl_d_and_no_bar_moves_over_them() -> None:
+    terminal, of_the_command = pty.openpty()
+    process = subprocess.Popen(
+        [*QUIRE, "produce", "typed"],
+        stdin=of_the_command,
+        stderr=of_the_command,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.close(of_the_command)
+    try:
+        shown = b""
+        while b"Ctrl-D" not in shown:
+            shown += os.read(terminal, 1000)
+        os.write(terminal, b"one\ntwo\n\x04")
+        out, _ = process.communicate(timeout=60)
+        with suppress(OSError):  # all was read
+            while more := os.read(terminal, 1000):
+                shown += more
+    finally:
+        process.kill()
+        os.close(terminal)
+    assert out.startswith("published 2 messages") and b"\x1b" not in shown, shown
+    assert consume("typed").out == "one\ntwo\n"
+
+
 def test_schemas_of_a_topic_that_is_not_there() -> None:
     ran = quire("schemas", "list", "nowhere")
     assert (ran.code, ran.out) == (NOT_FOUND, "") and "does not exist" in ran.err
@@ -105,7 +132,7 @@ def test_schemas_of_a_topic_that_is_not_there() -> None:
 
 
 def test_seek_says_that_times_are_accepted() -> None:
-    quire("subscriptions", "create", "sought", "s")
+    quire("subscriptions", "create", "sought", "s", "--create-topic")
     ran = quire("subscriptions", "seek", "sought", "s", "--to", "noon")
     assert ran.code == WRONG_USE and "a time such as 2026-01-31T12:00:00" in ran.err and "15m" in ran.err
     for to in ("15m", "2026-01-31T12:00:00", "2026-01-31", "latest"):
