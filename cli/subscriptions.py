@@ -236,6 +236,21 @@ def peek(admin: Admin, topic: str, subscription: str, count: int) -> Answer:
     return Answer(shown, *map(entries.line, shown), notes=notes, error=error)
 
 
+@command.verb("analyze-backlog")
+@topic_argument
+@click.argument("subscription")
+def analyze_backlog(admin: Admin, topic: str, subscription: str) -> Answer:
+    """Count the backlog of SUBSCRIPTION by reading its entries; `stats` has the number that brokers keep.
+
+    \b
+    Example:
+      quire subscriptions analyze-backlog orders audit
+    """
+    found = admin.post(f"{topic_path(topic, subscription)}/analyzeBacklog")
+    notes = ["only the beginning was counted, because the backlog is large"] if found["aborted"] else []
+    return Answer(found, {name: found[name] for name in ("entries", "messages")}, notes=notes)
+
+
 def _entries(admin: Admin, path: str) -> Iterator[Entry | QuireError]:
     """Yield the entries up to the end of the backlog; for an unreadable entry, its error.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
 from quire.cli.noun import Noun, parts_of, topic_argument, topic_path
 from quire.cli.output import Answer, done
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.rest import Admin
 from quire.runtime.settings import parse_size
 
@@ -58,12 +58,11 @@ def compaction_status(admin: Admin, topic: str, wait: bool) -> Answer:
 @topic_argument
 @click.option(
     "--size-threshold",
-    default="0",
     metavar="SIZE",
-    help="Leave about this size of the newest messages on the bookies only, such as 10MiB.",
+    help="Leave about this size of the newest messages on the bookies only, such as 10MiB; by default nothing.",
 )
-def offload(admin: Admin, topic: str, size_threshold: str) -> Answer:
-    """Copy sealed segments of TOPIC, or of each of its partitions, to the archive now.
+def offload(admin: Admin, topic: str, size_threshold: str | None) -> Answer:
+    """Start to copy the sealed segments of TOPIC, or of all its partitions, to the archive now.
 
     The active segment is never copied; `quire archive run --seal` seals and archives all topics.
 
@@ -72,17 +71,32 @@ def offload(admin: Admin, topic: str, size_threshold: str) -> Answer:
       quire topics offload orders
       quire topics offload orders --size-threshold 1GiB
     """
-    leave, before = parse_size(size_threshold), {}
+    before: dict[str, int | str] = {topic: "latest"}
+    if size_threshold is None:
+        admin.put(f"{topic_path(topic)}/offload", "latest")
+    else:
+        before = dict(_before(admin, topic, parse_size(size_threshold)))
+        for part, ledger in before.items():
+            admin.put(f"{topic_path(part)}/offload", {"ledgerId": ledger, "entryId": 0, "partitionIndex": -1})
+    said = f"archiving of {topic} has started; follow it with `quire topics offload-status {topic} --wait`"
+    value = {"topic": topic, "before": before}
+    return Answer(
+        value, said if before else f"nothing to archive: {topic} is not larger than {size_threshold}"
+    )
+
+
+def _before(admin: Admin, topic: str, leave_bytes: int) -> Iterator[tuple[str, int]]:
+    """Yield each partition with the ledger before which its segments are archived, if there is one."""
     for part in parts_of(admin, topic):
-        ledgers = admin.get(f"{topic_path(part)}/internalStats").get("ledgers", ())
-        ledger = _first_to_leave(ledgers, leave)
+        try:
+            ledgers = admin.get(f"{topic_path(part)}/internalStats").get("ledgers", ())
+        except NotFound:
+            if part == topic:
+                raise
+            continue  # this partition was never used
+        ledger = _first_to_leave(ledgers, leave_bytes)
         if ledger is not None:
-            before[part] = {"ledgerId": ledger, "entryId": 0, "partitionIndex": -1}
-            admin.put(f"{topic_path(part)}/offload", before[part])
-    said = [
-        f"{part}: segments before ledger {one['ledgerId']} are being archived" for part, one in before.items()
-    ]
-    return Answer({"topic": topic, "before": before}, *(said or [f"nothing to archive of {topic}"]))
+            yield part, ledger
 
 
 def _first_to_leave(ledgers: Sequence[Mapping[str, Any]], leave_bytes: int) -> int | None:

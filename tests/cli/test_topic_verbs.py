@@ -214,12 +214,30 @@ def test_an_offload_leaves_the_newest_messages(
     assert ran.code == 0 and ("nothing to archive" in ran.out) == (ledger is None)
 
 
+def test_an_offload_without_a_threshold_takes_all_sealed_segments(recorded: Recording) -> None:
+    assert "offload-status t --wait" in quire("topics", "offload", "t").out
+    assert recorded.changes() == [("PUT", f"{TOPIC}/offload", "latest")]
+
+
 def test_trim_and_truncate_and_the_state_of_an_offload(recorded: Recording) -> None:
     assert quire("topics", "trim", "t").out == "trimmed t\n"
     assert quire("topics", "truncate", "t").out == "truncated t\n"
     assert recorded.changes() == [("POST", f"{TOPIC}/trim", None), ("DELETE", f"{TOPIC}/truncate", None)]
     recorded.answers[f"GET {TOPIC}/offload"] = {"status": "SUCCESS", "lastError": ""}
     assert quire("topics", "offload-status", "t", "--wait").out == "offload of t has succeeded\n"
+
+
+def test_a_backlog_is_counted_by_reading_it(recorded: Recording) -> None:
+    path = f"POST {TOPIC}/subscription/s/analyzeBacklog"
+    recorded.answers[path] = {"entries": 2, "messages": 5, "aborted": False, "firstMessageId": "1:0"}
+    assert quire("subscriptions", "analyze-backlog", "t", "s").out.split() == [
+        "entries",
+        "2",
+        "messages",
+        "5",
+    ]
+    recorded.answers[path]["aborted"] = True
+    assert "only the beginning" in quire("subscriptions", "analyze-backlog", "t", "s").err
 
 
 def test_a_subscription_does_not_create_a_mistyped_topic() -> None:
