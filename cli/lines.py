@@ -35,7 +35,7 @@ class Lines:
 
     @property
     def are_typed(self) -> bool:
-        """Whether lines come from a terminal."""
+        """True if a user types the lines on a terminal."""
         return STANDARD_INPUT in self._files and sys.stdin.isatty()
 
     def bytes_total(self) -> int | None:
