@@ -210,11 +210,11 @@ class _Admins:
             return False
         except QuireError:
             return True  # only superusers may list the brokers
+        key = "httpUrlTls" if admin.url.startswith("https://") else "httpUrl"
         known = {each.url for each in self._every}
-        for row in rows:
-            url = row.get("httpUrlTls" if admin.url.startswith("https://") else "httpUrl")
-            if url and url not in known:
-                self._every.append(Admin(url, _DELETE_S, tls=admin.tls, credentials=admin.credentials))
+        rows = rows if isinstance(rows, list) else []  # the guessed address may be another program's
+        for url in {str(row.get(key) or "") for row in rows if isinstance(row, dict)} - known - {""}:
+            self._every.append(Admin(url, _DELETE_S, tls=admin.tls, credentials=admin.credentials))
         return True
 
     def delete(self, topic: str) -> None:

@@ -97,9 +97,12 @@ def _of_batch(single: SingleMessageMetadata) -> dict[str, Any]:
 
 
 def _text(headers: Mapping[str, str], name: str) -> str | None:
-    """Return a header's text, which brokers encode as UTF-8 and HTTP clients decode as Latin-1."""
+    """Return a header's text: `http.client` decodes ISO 8859-1, but brokers send UTF-8 if that lacks a letter."""
     value = headers.get(name)
-    return None if value is None else value.encode("latin-1").decode(errors="replace")
+    try:
+        return value and value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _payload(payload: bytes) -> dict[str, str]:

@@ -113,6 +113,8 @@ def test_single_messages_are_shown_by_position_and_by_id(client: pulsar.Client) 
     assert (last["id"], last["payload_base64"], last["properties"]) == (ids[1], "/w==", {"colour": "rot"})
     assert quire("topics", "message", "read", ids[0], "--json").json[0]["payload"] == "one"
     assert quire("topics", "message", "read", f"{ids[0]}:-1:-1", "--json").json[0]["payload"] == "one"
+    publish(client, "letters", b"", partition_key="ключ")
+    assert quire("topics", "examine", "letters", "--json").json[0]["key"] == "ключ"
     assert quire("topics", "last-message-id", "read").out == f"{ids[1]}\n"
     assert quire("topics", "last-message-id", "read", "--json").json["entryId"] == 1
     refused(quire("topics", "examine", "read", "--last", "3"), NOT_FOUND, "fewer entries")
