@@ -3,7 +3,8 @@
 `main` is the entry point and finds the subcommands, one file per noun.
 
 Processes: `standalone`, `broker`, `bookie`, `gateway` (each runs a process of `quire.process`), `zookeeper`, and
-`local`, which runs a cluster as child processes. `settings` creates their options.
+`local`, which runs a cluster as child processes. `settings` creates their options, `variables` refuses misspelt ones in
+the environment, and `first_steps` has the commands that a start prints.
 
 `doctor` (by `cluster_checks`) and `support_bundle` ask all processes for their reports.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from quire.cli.variables import refuse_unknown_variables
+from quire.cli.variables import refuse_unknown_variables, register
 from quire.runtime import settings
 
 
@@ -23,6 +23,7 @@ def settings_options(
     the process, which `--help` shows instead of the defaults of `kinds`. Before the command runs, unknown variables
     `QUIRE_…` are refused.
     """
+    register(kinds)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

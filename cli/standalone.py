@@ -45,7 +45,7 @@ async def _serve(settings: LoadedSettings, running: standalone.Standalone) -> No
     addresses = running.addresses
     say_ready(*addresses.all)
     _warn_of_unreachable(addresses.service_url or addresses.service_url_tls)
-    publish, read = commands(addresses, running.security)
+    publish, read = commands(addresses, running.process.security_file)
     if settings[LogSettings].log_json:  # standard error is a stream of JSON
         log.info("the console is at %s; publish a message: %s", console_url(addresses), publish)
     else:

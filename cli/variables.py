@@ -14,12 +14,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Final
 
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import variable_of
 
 PREFIX: Final = "QUIRE_"
+
+SERVERS: Final = ("standalone", "broker", "bookie", "gateway", "local", "zookeeper")
+"""Subcommands with settings."""
 
 OF_COMMANDS: Final = frozenset(
     f"{PREFIX}{name}"
@@ -43,6 +47,14 @@ _OF_KUBERNETES: Final = re.compile(
     r"QUIRE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 
+_registered: Final[set[type]] = set()
+"""Settings of the imported subcommands."""
+
+
+def register(kinds: Iterable[type]) -> None:
+    """Remember the settings of a subcommand, whose variables are known."""
+    _registered.update(kinds)
+
 
 def refuse_unknown_variables(kinds: Iterable[type] = (), environment: Mapping[str, str] = os.environ) -> None:
     """Raise `ConfigurationError` if the environment has a variable `QUIRE_…` that no process or command reads.
@@ -65,13 +77,11 @@ def refuse_unknown_variables(kinds: Iterable[type] = (), environment: Mapping[st
 
 def all_settings() -> set[str]:
     """Return the variables of the settings of all processes and clients."""
-    from quire.cli.config import PROCESSES
-    from quire.cli.local import LocalSettings
-    from quire.cli.zookeeper import ZooKeeperSettings
     from quire.client import ClientSettings, ConsumerSettings, ProducerSettings
 
-    own = (LocalSettings, ZooKeeperSettings, ClientSettings, ConsumerSettings, ProducerSettings)
-    return _variables([*own, *(kind for kinds, _ in PROCESSES.values() for kind in kinds)])
+    for name in SERVERS:
+        import_module(f"quire.cli.{name}")  # its command registers its settings
+    return _variables([ClientSettings, ConsumerSettings, ProducerSettings, *_registered])
 
 
 def _variables(kinds: Iterable[type]) -> set[str]:

@@ -36,7 +36,6 @@ from quire.runtime.settings import parse_address, setting
 from quire.runtime.tasks import Tasks
 from quire.runtime.telemetry import TelemetrySettings
 from quire.runtime.threads import DaemonThreads
-from quire.security.configuration import Configuration
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
 from quire.wal.settings import WalSettings
@@ -116,8 +115,8 @@ class Standalone:
     addresses: Addresses
     http: asyncio.Task[None]
     """Task that is done when HTTP is served, or fails with the reason."""
-    security: Configuration
-    """Security file of the process."""
+    process: Process
+    """Its settings, its ports and its security file."""
 
     @property
     def service_url(self) -> str:
@@ -154,7 +153,7 @@ async def standalone(settings: LoadedSettings) -> AsyncIterator[Standalone]:
         http = tasks.start(_http(process, imports, broker), "answering HTTP")
         keep_heap()
         process.watch_loop()  # started last, because there were no clients before
-        yield Standalone(storage, broker, broker.addresses, http, process.security_file)
+        yield Standalone(storage, broker, broker.addresses, http, process)
 
 
 async def _storage(process: Process) -> tuple[Storage | WalDirectory, BookieDirectory, str]:

@@ -10,6 +10,7 @@ a `fair_queue`), `tls` (of a client), `credentials` (of a client), `rest` (a cli
 `probes` (`/health`, `/metrics`), `telemetry` (OpenTelemetry), `sources` (connections by their networks), `http_room`
 (memory for answers), `http_headers`, `http_server` (connections to `/metrics` and REST), `csrf`, `tasks`, `turn`
 (callbacks at the end of an iteration of the event loop), `slices` (of long work), `threads` (for calls that may hang),
-`watchdog`, `redaction` (of secrets), `settings`, `slow` (slow operations), `log`, `findings` (faults and advice),
-`machine` (checks of the machine), `member` (a process's report), `memory`, `weak` (weak callbacks).
+`watchdog`, `redaction` (of secrets), `settings`, `installation` (pip commands for missing packages), `slow` (slow
+operations), `log`, `findings` (faults and advice), `machine` (checks of the machine), `member` (a process's report),
+`memory`, `weak` (weak callbacks).
 """
