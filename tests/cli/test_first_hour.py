@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.output import FAILED, NOT_FOUND, TRY_AGAIN, WRONG_USE
+from quire.cli.output import NOT_FOUND, TRY_AGAIN, WRONG_USE
 from quire.process.child import QUIRE
 from tests.cli.running import Ran, Server, quire
 
@@ -62,7 +62,7 @@ def test_the_bookie_of_a_standalone_is_shown_and_cannot_leave() -> None:
     assert quire("bookies", "show", bookie["uuid"][:8], "--json").json["uuid"] == bookie["uuid"]
     for verb in ("decommission", "keep", "recover"):
         ran = quire("bookies", verb, bookie["uuid"])
-        assert (ran.code, ran.out, ran.err.count("\n")) == (FAILED, "", 1)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (WRONG_USE, "", 1)
         assert f"bookie {bookie['uuid']} is a part of the server's process" in ran.err
 
 
