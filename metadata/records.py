@@ -307,6 +307,13 @@ class DispatchRate(Record, frozen=True):
     period_s: int = 1
 
 
+class SubscribeRate(Record, frozen=True):
+    """Maximum number of subscribe requests of each consumer, per period of `period_s` seconds; 0: no limit."""
+
+    subscriptions: int = 0
+    period_s: int = 30
+
+
 class IcebergPolicy(Record, frozen=True):
     """Iceberg table that follows a topic. Empty fields are derived from the topic's name or the catalog."""
 
@@ -365,6 +372,21 @@ class Policies(Record, frozen=True):
     """Namespaces only: partitions of automatically created topics; None: such topics are not partitioned."""
     replication_clusters: tuple[str, ...] | None = None
     """Topics only: list of clusters, which can contain only this cluster."""
+    subscription_types: tuple[str, ...] | None = None
+    """Types of the subscriptions that consumers may use, by Pulsar's names."""
+    auto_subscription_creation: bool | None = None
+    """True if a consumer creates a durable subscription that does not exist."""
+    subscribe_rate: SubscribeRate | None = None
+    subscription_unacked_max: int | None = None
+    """Limit of unacknowledged messages per shared subscription, over all of its consumers."""
+    subscription_rates: dict[str, DispatchRate] | None = None
+    """Topics only: dispatch rates by subscription, each instead of `subscription_dispatch_rate`."""
+    encryption_required: bool | None = None
+    """Namespaces only: True if unencrypted messages are refused."""
+    properties: dict[str, str] = {}
+    """Namespaces only: properties for applications."""
+    archive_lag_ms: int | None = None
+    """Namespaces only: time for which bookies keep a segment after it was archived."""
 
 
 class SchemaBody(Record, frozen=True):

@@ -177,6 +177,9 @@ READ_CACHE_BYTES: Final = 64 * MIB
 UNACKED_MESSAGES_MAX: Final = 50_000
 """A consumer of a shared subscription with this many unacknowledged messages gets no more (Pulsar's default)."""
 
+SUBSCRIPTION_UNACKED_MESSAGES_MAX: Final = 4 * UNACKED_MESSAGES_MAX
+"""Unacknowledged messages at which a shared subscription stops until half are acknowledged (Pulsar's default)."""
+
 LOOK_AHEAD_ENTRIES_MAX: Final = 100_000
 """Entries of a Key_Shared subscription, or chunks of a shared one, that wait while others continue: four bytes each."""
 

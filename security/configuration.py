@@ -31,7 +31,7 @@ import msgspec
 
 from quire.runtime.credentials import Credentials as ToPresent
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.limits import KIB, UNACKED_MESSAGES_MAX
+from quire.runtime.limits import KIB, SUBSCRIPTION_UNACKED_MESSAGES_MAX, UNACKED_MESSAGES_MAX
 from quire.runtime.settings import parse_address
 from quire.security.identity import is_role
 
@@ -157,12 +157,13 @@ class Limits(_Table, frozen=True, forbid_unknown_fields=True):
     consumers_per_subscription: Count = 0
     subscriptions_per_topic: Count = 0
     unacked_messages_per_consumer: Count = UNACKED_MESSAGES_MAX
+    unacked_messages_per_subscription: Count = SUBSCRIPTION_UNACKED_MESSAGES_MAX
 
 
 COUNTED: Final = tuple(
     sorted(
         {*Limits.__struct_fields__, "connections", "connections_logging_in"}
-        - {"unacked_messages_per_consumer"}
+        - {"unacked_messages_per_consumer", "unacked_messages_per_subscription"}
     )
 )
 """Names of all limits above which requests or connections are refused, including limits of a process."""

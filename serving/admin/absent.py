@@ -36,36 +36,31 @@ from quire.serving.names import TopicName
 Check = Callable[..., Awaitable[Any]]
 """Coroutine function that raises an error if the namespace or topic of the request is invalid."""
 
-UNACKED: Final = (
-    "use maxUnackedMessagesPerConsumer: there is no limit for all consumers of a subscription together"
-)
 OFFLOAD: Final = "every sealed segment is archived, according to the broker's settings"
 OF_BOTH: Final = {
-    "subscribeRate": "the rate of subscribing is not limited",
     "replicatorDispatchRate": "geo-replication is not supported",
     "offloadPolicies": OFFLOAD,
     "deduplicationSnapshotInterval": "deduplication snapshots are taken when they are needed",
-    "autoSubscriptionCreation": "a missing subscription is always created when a client subscribes",
     "entryFilters": "entry filters are not supported",
     "dispatcherPauseOnAckStatePersistent": "acknowledgements are durable before they are answered",
 }
-UNSET: Final = {
+UNSET: Final[dict[str, int | bool | list[str]]] = {
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,
     "dispatcherPauseOnAckStatePersistent": False,
 }
 """Answers of namespaces' GET for clients that do not accept null."""
 
+UNSET_OF_TOPICS: Final[dict[str, int | bool | list[str]]] = {"shadowTopics": []}
+"""The same of topics' GET."""
+
 OF_NAMESPACES: Final = {
     **OF_BOTH,
-    "maxUnackedMessagesPerSubscription": UNACKED,
     "offloadThreshold": OFFLOAD,
     "offloadThresholdInSeconds": OFFLOAD,
     "offloadDeletionLagMs": OFFLOAD,
     "antiAffinity": "brokers are chosen by load only",
     "persistence/bookieAffinity": "bookies are chosen by rack and free space",
-    "encryptionRequired": "producers decide whether messages are encrypted",
-    "subscriptionTypesEnabled": "every subscription type is allowed",
     "schemaAutoUpdateCompatibilityStrategy": "use schemaCompatibilityStrategy",
     "resourcegroup": "resource groups are not supported",
     "properties": "properties of namespaces are not supported",
@@ -73,8 +68,6 @@ OF_NAMESPACES: Final = {
 }
 OF_TOPICS: Final = {
     **OF_BOTH,
-    "maxUnackedMessagesOnSubscription": UNACKED,
-    "subscriptionTypesEnabled": "every subscription type is allowed",
     "shadowTopics": "shadow topics are not supported",
     "{subscription}/dispatchRate": "use subscriptionDispatchRate, which applies to all subscriptions of the topic",
 }
@@ -154,7 +147,8 @@ def routes(broker: Broker) -> Sequence[Route]:
     for word, why in OF_NAMESPACES.items():
         found += _never_set(f"{NAMESPACE}/{word}", why, check_namespace, *OF_NAMESPACE, unset=UNSET.get(word))
     for word, why in OF_TOPICS.items():
-        found += _never_set(f"{TOPIC}/{word}", why, check_topic, TOPIC_NAME)
+        unset = UNSET_OF_TOPICS.get(word)
+        found += _never_set(f"{TOPIC}/{word}", why, check_topic, TOPIC_NAME, unset=unset)
     if not are_heeded(broker):
         why = "authorization is disabled"
         found += _never_set(f"{NAMESPACE}/subscriptionAuthMode", why, check_namespace, *OF_NAMESPACE)
@@ -195,11 +189,11 @@ def _refusal(why: str) -> Callable[[web.Request], NoReturn]:
 
 
 def _never_set(
-    path: str, why: str, check: Check, *names: Argument, unset: int | bool | None = None
+    path: str, why: str, check: Check, *names: Argument, unset: int | bool | list[str] | None = None
 ) -> Sequence[Route]:
     """Return the routes of a policy that is never set; `unset` is the answer of GET."""
 
-    def shown(_: object) -> int | bool | None:
+    def shown(_: object) -> int | bool | list[str] | None:
         return unset
 
     refuse = _refused(check, f"{path.rpartition('/')[2]} is not supported: {why}")

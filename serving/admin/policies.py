@@ -151,7 +151,7 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
     def shown(prescribed: Any) -> Any:
         value = policy.of(prescribed)
         if value is None:
-            return policy.unset if level.path == NAMESPACE else None
+            return policy.unset if level.path == NAMESPACE else policy.topic_unset
         return policy.shape.show(value)
 
     async def put(value: Any, *names: Any, **which: bool) -> None:

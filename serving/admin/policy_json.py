@@ -33,12 +33,13 @@ from quire.metadata.records import (
     Record,
     RetentionPolicy,
     Storage,
+    SubscribeRate,
     field_names,
 )
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.requests import INT64_MAX, PARTITIONS_MAX, OutOfRange, asks_for_nothing, number
-from quire.serving.policy.resolved import LIMITS
+from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES
 from quire.serving.policy.strategy import UNDEFINED, Strategy
 
 MINUTE_MS: Final = 60_000
@@ -315,6 +316,16 @@ class DispatchRates(Shape, frozen=True):
             )
 
 
+class SubscribeRates(Shape, frozen=True):
+    """A subscribe rate needs subscribeThrottlingRatePerConsumer, per ratePeriodInSecond of 1 to 86400; -1: no limit."""
+
+    record = SubscribeRate
+    needs = frozenset({"subscribeThrottlingRatePerConsumer"})
+    unlimited = 0
+    subscriptions: Rate = field(name="subscribeThrottlingRatePerConsumer", default=-1)
+    period_s: Annotated[int, Meta(ge=1, le=86_400)] = field(name="ratePeriodInSecond", default=30)
+
+
 class AutoTopics(NamedTuple):
     """`auto_topic_creation` and `auto_topic_partitions` of `Policies`, which are one policy in Pulsar's tools."""
 
@@ -349,6 +360,19 @@ class AutoCreation(Shape, frozen=True):
         if kept.partitions is not None:
             return {**shown, "topicType": "partitioned", "defaultNumPartitions": kept.partitions}
         return {**shown, "topicType": "non-partitioned"} if kept.allowed else shown
+
+
+class AutoSubscription(Shape, frozen=True):
+    """Automatic subscription creation needs allowAutoSubscriptionCreation, true or false."""
+
+    allowed: bool = field(name="allowAutoSubscriptionCreation")
+
+    def kept(self) -> bool:
+        return self.allowed
+
+    @classmethod
+    def show(cls, kept: bool) -> dict[str, Any]:
+        return {"allowAutoSubscriptionCreation": kept}
 
 
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
@@ -400,6 +424,18 @@ class Strategies(Value):
         return None if value == UNDEFINED else super().parse(value)
 
 
+@dataclass(frozen=True)
+class SubscriptionTypes(Value):
+    """Shape of the allowed subscription types; an empty list unsets them, so that the level above applies."""
+
+    def parse(self, value: Any) -> Any:
+        allowed = super().parse(value)
+        return tuple(one for one in SUBSCRIPTION_TYPES if one in allowed) or None
+
+    def show(self, kept: Any) -> Any:
+        return list(kept)
+
+
 # -- rows ----------------------------------------------------------------------------------------------
 
 
@@ -417,6 +453,8 @@ class PolicyJson:
     """True if that JSON contains a map with one value for each cluster."""
     unset: Any = None
     """Answer of a namespace's GET if the policy is not set; None: no content, 204."""
+    topic_unset: Any = None
+    """The same of a topic's GET."""
 
     @property
     def is_limit(self) -> bool:
@@ -458,6 +496,11 @@ STRATEGY: Final = Strategies(
     Literal[_STRATEGIES], f"one of {', '.join(Strategy)}, or {UNDEFINED} to use that of the level above"
 )
 
+TYPES: Final = SubscriptionTypes(
+    list[Literal[SUBSCRIPTION_TYPES]],
+    f"a list of subscription types among {', '.join(SUBSCRIPTION_TYPES)}; an empty list unsets them",
+)
+
 
 def _limit(word: str, field: str, of: str, topic_word: str = "", unset: int | None = None) -> PolicyJson:
     name = re.sub("([A-Z])", r"_\1", word).lower()
@@ -488,7 +531,7 @@ POLICIES: Final = (
     PolicyJson("isAllowAutoUpdateSchema", "schema_auto_update", BOOL, name="is_allow_auto_update_schema",
                unset=True),
     PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
-               "schema_validation_enforced", unset=False),
+               "schema_validation_enforced", unset=False, topic_unset=False),
     PolicyJson("iceberg", "iceberg", Iceberg, "iceberg"),
     _limit("maxTopicsPerNamespace", "topics_max", "topics", unset=0),
     _limit("maxProducersPerTopic", "producers_max", "producers", "maxProducers"),
@@ -497,6 +540,14 @@ POLICIES: Final = (
     _limit("maxSubscriptionsPerTopic", "subscriptions_max", "subscriptions", "maxSubscriptionsPerTopic"),
     PolicyJson("maxUnackedMessagesPerConsumer", "unacked_messages_max", _number("messages", INT32_MAX),
                "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
+    PolicyJson("maxUnackedMessagesPerSubscription", "subscription_unacked_max", _number("messages", INT32_MAX),
+               "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
+    PolicyJson("subscriptionTypesEnabled", "subscription_types", TYPES, "subscriptionTypesEnabled",
+               "subscription_types_enabled", unset=[], topic_unset=[]),
+    PolicyJson("autoSubscriptionCreation", "auto_subscription_creation", AutoSubscription,
+               "autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
+    PolicyJson("subscribeRate", "subscribe_rate", SubscribeRates, "subscribeRate", "clusterSubscribeRate", True),
+    PolicyJson("encryptionRequired", "encryption_required", BOOL, name="encryption_required", unset=False),
     AutoCreationJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )
 # fmt: on

@@ -41,6 +41,12 @@ class NotAllowed(QuireError):
     server_error = pb.NotAllowedError
 
 
+class SubscriptionNotFound(QuireError):
+    """Rejection of a consumer whose subscription does not exist and must not be created."""
+
+    server_error = pb.SubscriptionNotFound
+
+
 class EmptyName(QuireError):
     """Rejection of a request without a subscription name, with the same error code as Pulsar's brokers."""
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from quire.runtime.errors import QuireError
+from quire.serving.policy.resolved import SUBSCRIPTION_TYPES
 from quire.wire import pulsar_pb2 as pb
 
 Done = Callable[[QuireError | None], None]
@@ -28,12 +29,7 @@ class SubscriptionKind(IntEnum):
         return _LABELS[self]
 
 
-_LABELS = {
-    SubscriptionKind.EXCLUSIVE: "Exclusive",
-    SubscriptionKind.SHARED: "Shared",
-    SubscriptionKind.FAILOVER: "Failover",
-    SubscriptionKind.KEY_SHARED: "Key_Shared",
-}
+_LABELS = dict(zip(SubscriptionKind, SUBSCRIPTION_TYPES, strict=True))
 
 
 class KeySharing(NamedTuple):

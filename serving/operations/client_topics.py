@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from quire.runtime.errors import AlreadyExists, NotFound, QuireError
-from quire.serving.model.ports import ConsumerPort
+from quire.serving.model.ports import ConsumerPort, NotAllowed
 from quire.serving.model.request import SubscribeRequest
 from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.operations.fan_out import FanOut
@@ -119,10 +119,18 @@ class ClientTopics:
     # -- subscriptions ---------------------------------------------------------------------------------
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
-        """Create a durable subscription from the first message on, unless it exists."""
+        """Create a durable subscription from the first message on, unless it exists.
+
+        Raises `NotAllowed` if clients must not create subscriptions.
+        """
         subscriptions = subscriptions_of(topic)
         found = subscriptions.get(name)
         if found is None:
+            if not topic.log.policies.auto_subscription_creation:
+                raise NotAllowed(
+                    f"cannot create the initial subscription {name} of topic {topic.name}: autoSubscriptionCreation is "
+                    "off: create it first"
+                )
             await self._partitioned.extend_subscription(topic.topic_name, name, earliest=True)
             with suppress(AlreadyExists):
                 await subscriptions.create(name, earliest=True, is_on_all_partitions=False)
@@ -130,11 +138,15 @@ class ClientTopics:
         if found is not None:
             await self._prove(topic, found, None, earliest=True)
 
-    async def subscribe(
-        self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
-    ) -> Attachment:
-        """Attach a consumer to the subscription in SUBSCRIBE, which is created if it does not exist."""
-        request = SubscribeRequest.of(command, address)
+    def check_subscribe(self, topic: AnyTopic, request: SubscribeRequest) -> None:
+        """Check that the topic's policies allow SUBSCRIBE, before it has any effect.
+
+        Raises `NotAllowed`, `SubscriptionNotFound`.
+        """
+        subscriptions_of(topic).check_policies(request)
+
+    async def subscribe(self, topic: AnyTopic, request: SubscribeRequest, port: ConsumerPort) -> Attachment:
+        """Attach a consumer to the subscription in SUBSCRIBE, which is created if that is allowed."""
         subscriptions = subscriptions_of(topic)
         earliest, name = request.initial_earliest, request.subscription
         if request.durable and subscriptions.get(name) is None:

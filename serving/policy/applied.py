@@ -9,12 +9,25 @@ from __future__ import annotations
 import asyncio
 
 from quire.runtime.clock import Clock
-from quire.serving.policy.rate_limiter import BrokerLimiters, dispatch_limits, publish_rate_limiter
+from quire.serving.policy.rate_limiter import (
+    BrokerLimiters,
+    dispatch_limits,
+    dispatch_limits_with,
+    publish_rate_limiter,
+)
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.subscribe_rate import subscribe_rate_limiter
 
 
 class AppliedPolicies:
-    __slots__ = ("_clock", "_limiters", "dispatch_limits", "policies", "publish_limiter")
+    __slots__ = (
+        "_clock",
+        "_limiters",
+        "dispatch_limits",
+        "policies",
+        "publish_limiter",
+        "subscribe_limiter",
+    )
 
     def __init__(self, policies: TopicPolicies, clock: Clock, limiters: BrokerLimiters) -> None:
         self._clock = clock
@@ -23,6 +36,7 @@ class AppliedPolicies:
         self.publish_limiter = publish_rate_limiter(policies, clock, limiters.publish)
         """Limiter of the publish rate; also not None if only the message size is limited."""
         self.dispatch_limits = dispatch_limits(policies, clock, limiters.dispatch)
+        self.subscribe_limiter = subscribe_rate_limiter(policies.subscribe_rate, clock)
 
     def apply(self, policies: TopicPolicies) -> None:
         """Apply changed policies, except deduplication, which requires a reload."""
@@ -34,8 +48,14 @@ class AppliedPolicies:
             ):  # waiting callers then check the new limiter, in a later iteration
                 asyncio.get_running_loop().call_soon(self.publish_limiter.open)
             self.publish_limiter = publish_rate_limiter(policies, clock, limiters.publish)
-        if _differ(former, policies, "dispatch_rate", "subscription_dispatch_rate"):
+        if _differ(former, policies, "dispatch_rate"):
             self.dispatch_limits = dispatch_limits(policies, clock, limiters.dispatch)
+        elif _differ(former, policies, "subscription_dispatch_rate", "subscription_rates"):
+            # The topic's rate is the same, so its limiter keeps its debt.
+            shared = None if self.dispatch_limits is None else self.dispatch_limits.shared
+            self.dispatch_limits = dispatch_limits_with(policies, shared)
+        if _differ(former, policies, "subscribe_rate"):
+            self.subscribe_limiter = subscribe_rate_limiter(policies.subscribe_rate, clock)
 
 
 def _differ(former: TopicPolicies, policies: TopicPolicies, *fields: str) -> bool:

@@ -16,9 +16,9 @@ Without limits there is no limiter, so a disabled policy costs one read of an at
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from quire.metadata.records import DispatchRate
 from quire.runtime.clock import Clock
@@ -137,18 +137,42 @@ class BrokerLimiters:
         return cls(published if published.limits_anything else None, dispatch_rate_limiter(dispatched, clock))
 
 
+class SubscriptionLimits(NamedTuple):
+    """Dispatch limits of one subscription: its rate, and the limiter that it shares with others."""
+
+    rate: DispatchRate
+    shared: RateLimiter | None
+
+
 @dataclass(frozen=True)
 class DispatchLimits:
     """Dispatch limits of a topic's subscriptions: the rate of each subscription, and the shared limiter."""
 
     each: DispatchRate
     shared: RateLimiter | None
+    own: Mapping[str, DispatchRate] = field(default_factory=dict)
+    """Rates of single subscriptions, by name, instead of `each`."""
+
+    def of(self, subscription: str) -> SubscriptionLimits | None:
+        """Return the limits of a subscription; None if it has none."""
+        rate = self.own.get(subscription, self.each)
+        is_limited = self.shared is not None or _limits_anything(rate)
+        return SubscriptionLimits(rate, self.shared) if is_limited else None
 
 
 def dispatch_limits(
     policies: TopicPolicies, clock: Clock, broker: RateLimiter | None
 ) -> DispatchLimits | None:
     """Create the dispatch limits of a topic's subscriptions; return None without limits."""
-    shared = dispatch_rate_limiter(policies.dispatch_rate, clock, broker)
-    each = policies.subscription_dispatch_rate
-    return DispatchLimits(each, shared) if dispatch_rate_limiter(each, clock, shared) is not None else None
+    return dispatch_limits_with(policies, dispatch_rate_limiter(policies.dispatch_rate, clock, broker))
+
+
+def dispatch_limits_with(policies: TopicPolicies, shared: RateLimiter | None) -> DispatchLimits | None:
+    """Return the dispatch limits of a topic's subscriptions with this shared limiter; None without limits."""
+    each, own = policies.subscription_dispatch_rate, policies.subscription_rates
+    is_limited = shared is not None or any(map(_limits_anything, (each, *own.values())))
+    return DispatchLimits(each, shared, own) if is_limited else None
+
+
+def _limits_anything(rate: DispatchRate) -> bool:
+    return rate.messages > 0 or rate.bytes > 0

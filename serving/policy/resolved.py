@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec import field
 from msgspec.structs import fields
 
 from quire.metadata.records import (
@@ -25,8 +26,9 @@ from quire.metadata.records import (
     PublishRate,
     Record,
     RetentionPolicy,
+    SubscribeRate,
 )
-from quire.runtime.limits import UNACKED_MESSAGES_MAX
+from quire.runtime.limits import SUBSCRIPTION_UNACKED_MESSAGES_MAX, UNACKED_MESSAGES_MAX
 from quire.security.configuration import Limits
 from quire.serving.policy.strategy import DEFAULT
 from quire.serving.settings import BrokerSettings
@@ -39,7 +41,13 @@ LIMITS: Final = (
     "consumers_per_subscription_max",
     "subscriptions_max",
 )
-"""Policies that isolate tenants: only a superuser may change them, not a tenant's administrator."""
+"""Policies that isolate tenants: only a superuser may change them, not a tenant's administrator.
+
+The limits of unacknowledged messages are not among them: they only delay the tenant's own consumers.
+"""
+
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+"""Pulsar's names of the subscription types, in the order of their numbers in CommandSubscribe.SubType."""
 
 
 def limits_of(prescribed: Policies) -> dict[str, int]:
@@ -77,6 +85,16 @@ class TopicPolicies(Record, frozen=True):
     subscriptions_max: int = 0
     unacked_messages_max: int = UNACKED_MESSAGES_MAX
     """Maximum number of unacknowledged messages of a consumer of a shared subscription."""
+    subscription_unacked_max: int = SUBSCRIPTION_UNACKED_MESSAGES_MAX
+    """Maximum number of unacknowledged messages of all consumers of a shared subscription together."""
+    subscription_types: tuple[str, ...] = SUBSCRIPTION_TYPES
+    auto_subscription_creation: bool = True
+    subscribe_rate: SubscribeRate = SubscribeRate()
+    subscription_rates: dict[str, DispatchRate] = field(default_factory=dict)
+    """Dispatch rates by subscription, each instead of `subscription_dispatch_rate`."""
+    encryption_required: bool = False
+    archive_lag_ms: int = 0
+    """Time for which bookies keep a segment after it was archived."""
     iceberg: IcebergPolicy = IcebergPolicy()
     """Applied by `quire spark follow-iceberg`, not by brokers."""
 
@@ -116,6 +134,8 @@ def defaults_of(settings: BrokerSettings, limits: Limits) -> TopicPolicies:
         consumers_per_subscription_max=limits.consumers_per_subscription,
         subscriptions_max=limits.subscriptions_per_topic,
         unacked_messages_max=limits.unacked_messages_per_consumer,
+        subscription_unacked_max=limits.unacked_messages_per_subscription,
+        archive_lag_ms=settings.archive_lag_ms,
     )
 
 

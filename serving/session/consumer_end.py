@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.network import network_of
 from quire.serving.model.ports import NotAllowed
+from quire.serving.model.request import SubscribeRequest
 from quire.serving.session.bounds import counted_bytes
 from quire.serving.session.connection import Connection
 from quire.serving.session.lane import Lane
@@ -25,6 +27,7 @@ class ConsumerEnd:
         "connection",
         "consumer_id",
         "is_closed",
+        "is_counted",
         "lane",
         "read_compacted",
         "subscription_name",
@@ -44,6 +47,8 @@ class ConsumerEnd:
         self.topic: AnyTopic | None = None
         self.attached: Attachment | None = None
         self.is_closed = False
+        self.is_counted = False
+        """True once the topic's subscribe rate has admitted the request, which may be attempted several times."""
 
     @property
     def wants_index(self) -> bool:
@@ -134,16 +139,32 @@ class ConsumerEnd:
         topic = await context.topics.open(body.topic, create=body.force_topic_creation)
         if body.read_compacted and not topic.topic_name.is_persistent:
             raise NotAllowed(f"readCompacted is not supported: topic {topic.name} is non-persistent")
+        request = SubscribeRequest.of(body, self.connection.peer.address)
+        context.topics.check_subscribe(topic, request)
+        self._count(topic, request)
         if body.HasField("schema"):
             may_add = await may_produce(self.connection, body.topic)
             await context.topics.admit_consumer_schema(topic, body.schema, may_add=may_add)
-        attached = await context.topics.subscribe(topic, body, self, self.connection.peer.address)
+        attached = await context.topics.subscribe(topic, request, self)
         if topic.is_closed or not attached.consumer.is_open:
             attached.subscription.detach(attached.consumer)
             raise Unavailable(
                 f"topic {topic.name} or its subscription was closed while the consumer was being attached"
             )
         return topic, attached
+
+    def _count(self, topic: AnyTopic, request: SubscribeRequest) -> None:
+        """Count the request once. Raises `NotAllowed` if the consumer exceeds the topic's subscribe rate."""
+        limiter = topic.applied.subscribe_limiter
+        if limiter is None or self.is_counted:
+            return
+        consumer = network_of(request.address), request.consumer_name, request.consumer_id
+        if not limiter.admits(consumer):
+            raise NotAllowed(
+                f"Subscribe limited by subscribe rate limit per consumer: topic {topic.name} admits "
+                f"{limiter.rate.subscriptions} requests of a consumer in {limiter.rate.period_s} s; try later"
+            )
+        self.is_counted = True
 
     def acknowledge(self, ids: list[pb.MessageIdData]) -> None:
         """Acknowledge individual messages; the client requested no response."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from quire.runtime.clock import Clock
 from quire.serving.model.ports import Position
-from quire.serving.policy.rate_limiter import UNLIMITED, DispatchLimits, dispatch_rate_limiter
+from quire.serving.policy.rate_limiter import UNLIMITED, SubscriptionLimits, dispatch_rate_limiter
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.wire import block
 
@@ -24,8 +24,8 @@ from quire.wire import block
 class DispatchRateLimiter:
     """Dispatch rate limiter; calls `wake` when more messages may be dispatched."""
 
-    def __init__(self, limits: DispatchLimits, clock: Clock, wake: Callable[[], None]) -> None:
-        limiter = dispatch_rate_limiter(limits.each, clock, limits.shared)
+    def __init__(self, limits: SubscriptionLimits, clock: Clock, wake: Callable[[], None]) -> None:
+        limiter = dispatch_rate_limiter(limits.rate, clock, limits.shared)
         assert limiter is not None
         self._limiter = limiter
         self.limits = limits

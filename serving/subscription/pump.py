@@ -91,7 +91,8 @@ class Pump:
             return
         self.delayed.look_at_clock()
         is_next = wanted == (view.ledger_id, view.first_entry)
-        if is_next and not self._is_running and self.limiter is None:
+        is_direct = is_next and not self._is_running and self.limiter is None
+        if is_direct and self.dispatcher.fits(view):
             self.source.drop()
             self._dispatch(view)
             self._deliver()
@@ -157,6 +158,8 @@ class Pump:
             wanted = self.dispatcher.wanted()
             assert wanted is not None
             view = limiter.cut(view, wanted)
+        if not self.dispatcher.fits(view) and (wanted := self.dispatcher.wanted()) is not None:
+            view = self.dispatcher.cut(view, wanted)
         total = messages = messages_again = 0
         for delivery in self.dispatcher.offer(view):
             parts = frames(delivery, self._partition)
@@ -335,18 +338,18 @@ class Pump:
 
     def apply_policies(self) -> None:
         """Apply changed policies, or apply the current policies to a new dispatcher."""
-        former, limits = self.limiter, self.topic.dispatch_limits
-        if limits is not (None if former is None else former.limits):
+        former, of_topic = self.limiter, self.topic.dispatch_limits
+        limits = None if of_topic is None else of_topic.of(self.dispatcher.cursor.key.subscription)
+        if limits != (None if former is None else former.limits):
             self.limiter = None if limits is None else DispatchRateLimiter(limits, self.clock, self.wake)
             if former is not None:
                 former.stop()
                 self.wake()
-        changed = [consumer.apply_policies(self._topic.policies) for consumer in self.dispatcher.consumers]
-        if any(changed):
+        policies, dispatcher = self._topic.policies, self.dispatcher
+        changed = [consumer.apply_policies(policies) for consumer in dispatcher.consumers]
+        if dispatcher.limit_unacked(policies.subscription_unacked_max) or any(changed):
             self.wake()
-        if self.delayed.apply_policy(
-            self.dispatcher, self._topic.policies.delayed_delivery, is_kept=self.view is None
-        ):
+        if self.delayed.apply_policy(dispatcher, policies.delayed_delivery, is_kept=self.view is None):
             self.wake()
 
     def close(self) -> None:

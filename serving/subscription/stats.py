@@ -123,7 +123,7 @@ class SubscriptionReporter:
             unacked_messages=dispatcher.read.unacked,
             msg_delayed=len(pump.delayed),
             blocked_reason=reason,
-            blocked_subscription_on_unacked_msgs=reason == blocked.UNACKED,
+            blocked_subscription_on_unacked_msgs=reason == blocked.UNACKED or blocked.is_full(dispatcher),
             is_durable=self._is_durable,
             active_consumer_name=active.name if active is not None else None,
             consumers=[self.of_consumer(one) for one in dispatcher.consumers],

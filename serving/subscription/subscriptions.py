@@ -33,7 +33,7 @@ from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery import coalescing
 from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
-from quire.serving.subscription.limits import check_consumers, check_subscriptions
+from quire.serving.subscription.limits import check_consumers, check_creation, check_subscriptions, check_type
 from quire.serving.subscription.pump import Pump
 from quire.serving.subscription.subscription import Attachment, Subscription, position_of
 from quire.wire import pulsar_pb2 as pb
@@ -140,11 +140,12 @@ class Subscriptions:
     async def subscribe(self, request: SubscribeRequest, port: ConsumerPort) -> Attachment:
         """Attach a consumer to a subscription, which is created (durably) if it does not exist.
 
-        Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, `TooManySubscriptions`, `Unavailable`, and the errors
-        of the state log.
+        Raises the errors of `check_policies`, `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, `TooManySubscriptions`,
+        `Unavailable`, and the errors of the state log.
         """
         if not request.subscription:
             raise EmptyName
+        self.check_policies(request)
         while True:
             subscription = self._by_name.get(request.subscription)
             if subscription is None:
@@ -162,6 +163,12 @@ class Subscriptions:
                 return Attachment(subscription, consumer)
             except NotFound:
                 continue  # the subscription ended during `attach`: create it again
+
+    def check_policies(self, request: SubscribeRequest) -> None:
+        """Check that the topic's policies allow the request. Raises `NotAllowed`, `SubscriptionNotFound`."""
+        check_type(self._topic, request.kind)
+        if request.durable and request.subscription not in self._by_name:
+            check_creation(self._topic, request.subscription)
 
     async def create(
         self,
@@ -218,6 +225,8 @@ class Subscriptions:
             found = self._by_name.get(request.subscription)
             if found is not None:
                 return found
+            if request.durable:
+                check_creation(self._topic, request.subscription)
             check_subscriptions(self._topic, self._by_name)
             view = await self._topic.compacted_view() if request.read_compacted else None
             position = await self._first_for(request, view or self._topic)

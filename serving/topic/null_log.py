@@ -142,8 +142,16 @@ class NullLog:
 
     @property
     def policies(self) -> TopicPolicies:
-        """Policies without delayed delivery: a message that is not dispatched now is lost."""
-        return replace(self._applied.policies, delayed_delivery=NO_DELAYS)
+        """Policies without those that concern stored messages: a message that is not dispatched now is lost.
+
+        A consumer may always create its subscription, as in Pulsar, because it cannot be created before.
+        """
+        return replace(
+            self._applied.policies,
+            delayed_delivery=NO_DELAYS,
+            subscription_unacked_max=0,
+            auto_subscription_creation=True,
+        )
 
     @property
     def dispatch_limits(self) -> DispatchLimits | None:

@@ -1,9 +1,9 @@
 """Reasons why messages are not dispatched: `blockedReason` in `stats`. Performs no I/O.
 
 of a consumer       the first of these that is missing: permits, a writable connection, acknowledgements
-of a subscription   "" if everything was dispatched, or `DELAYED` if the rest is delayed; its consumers' reasons
-                    if none of them is ready; otherwise the resource that messages wait for: a rate, a read, or other
-                    consumers
+of a subscription   "" if everything was dispatched, or `DELAYED` if the rest is delayed; `UNACKED` if all consumers
+                    together have too many unacknowledged messages; its consumers' reasons if none of them is ready;
+                    otherwise the resource that messages wait for: a rate, a read, or other consumers
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
     return ""
 
 
+def is_full(dispatcher: Dispatcher) -> bool:
+    """Return whether the consumers together have too many unacknowledged messages."""
+    return isinstance(dispatcher, MultiConsumer) and dispatcher.pending.is_blocked
+
+
 def of_subscription(
     dispatcher: Dispatcher, *, is_all_read: bool, read_error: str, is_rate_limited: bool = False
 ) -> str:
@@ -74,6 +79,8 @@ def of_subscription(
     many = dispatcher if isinstance(dispatcher, MultiConsumer) else None
     if is_all_read and not (many and many.queue):
         return DELAYED if many and many.delayed.delays else ""
+    if is_full(dispatcher):
+        return UNACKED
     candidates = dispatcher.consumers
     if isinstance(dispatcher, SingleActive):
         candidates = [dispatcher.active] if dispatcher.active is not None else []

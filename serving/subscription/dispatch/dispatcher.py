@@ -46,6 +46,21 @@ class Dispatcher:
         self.room_was_made = False
         """True if an acknowledgement allows more dispatching; the shell then dispatches again, and resets the flag."""
 
+    def fits(self, view: BlockView) -> bool:
+        """Return whether all messages of `view` may be dispatched without exceeding `limit_unacked`."""
+        return True
+
+    def cut(self, view: BlockView, wanted: Position) -> BlockView:
+        """Return a prefix of `view` whose entries from `wanted` on may be dispatched; the last batch is not split."""
+        return view
+
+    def limit_unacked(self, most: int) -> bool:
+        """Set the limit of unacknowledged messages of all consumers together; 0: no limit.
+
+        Return whether messages can be dispatched that could not before. Only shared subscriptions have such a limit.
+        """
+        return False
+
     def attach(self, consumer: Consumer) -> None:
         """Add a consumer. Raises `ConsumerBusy`."""
         raise NotImplementedError

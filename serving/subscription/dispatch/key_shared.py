@@ -72,6 +72,8 @@ class KeyShared(MultiConsumer):
         super().detach_all()
 
     def wanted(self) -> Position | None:
+        if self.pending.is_blocked:
+            return None
         if not self.queue:
             return self.read.position if any(map(can_take, self.consumers)) else None
         ready = [one for one in self.consumers if can_take(one)]

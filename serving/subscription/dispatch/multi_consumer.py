@@ -25,7 +25,8 @@ from quire.serving.model.positions import Segments
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.delayed.delayed_entries import DelayedEntries
-from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.consumer import UNLIMITED, Consumer
+from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.pending_acks import PendingAcks
 from quire.serving.subscription.dispatch.replay_queue import ReplayQueue
@@ -62,8 +63,19 @@ class MultiConsumer(Dispatcher):
         """Rewind, so that the unacknowledged messages of `leaving`, the last consumers, are read again."""
         for consumer in leaving:
             consumer.pending_acks, consumer.unacked = EntrySet(), 0
+        self.pending.clear()
         self.read.rewind()
         self._clear()
+
+    def fits(self, view: BlockView) -> bool:
+        return self.pending.room >= view.messages(0, view.count)
+
+    def cut(self, view: BlockView, wanted: Position) -> BlockView:
+        stop, _ = view.cover(wanted.entry_id - view.first_entry, view.count, self.pending.room)
+        return view if stop >= view.count else view.head(stop)
+
+    def limit_unacked(self, most: int) -> bool:
+        return self.pending.limit(most or UNLIMITED)
 
     def acknowledge(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> None:
         read, delays = self.read, self.delayed.delays
@@ -76,6 +88,7 @@ class MultiConsumer(Dispatcher):
             if read.acknowledge(ledger_id, entries):
                 self._clear()
                 self.pending.clear()
+                self.room_was_made = True
 
     def _acknowledge_partly(self, position: Position, remaining: int, acked: int) -> None:
         self.room_was_made |= self.pending.acknowledged_partly(position, acked)

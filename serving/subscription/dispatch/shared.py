@@ -54,7 +54,7 @@ class Shared(MultiConsumer):
         return best
 
     def wanted(self) -> Position | None:
-        if not any(map(can_take, self.consumers)):
+        if self.pending.is_blocked or not any(map(can_take, self.consumers)):
             return None
         first = self.queue.first()
         if first is not None:
