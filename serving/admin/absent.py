@@ -44,14 +44,17 @@ OF_BOTH: Final = {
     "entryFilters": "entry filters are not supported",
     "dispatcherPauseOnAckStatePersistent": "acknowledgements are durable before they are answered",
 }
-UNSET: Final[dict[str, int | bool | list[str]]] = {
+Unset = int | bool | list[str]
+"""Answer of GET for a policy that is never set."""
+
+UNSET: Final[dict[str, Unset]] = {
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,
     "dispatcherPauseOnAckStatePersistent": False,
 }
 """Answers of namespaces' GET for clients that do not accept null."""
 
-UNSET_OF_TOPICS: Final[dict[str, int | bool | list[str]]] = {"shadowTopics": []}
+UNSET_OF_TOPICS: Final[dict[str, Unset]] = {"shadowTopics": []}
 """The same of topics' GET."""
 
 OF_NAMESPACES: Final = {
@@ -61,15 +64,11 @@ OF_NAMESPACES: Final = {
     "offloadDeletionLagMs": OFFLOAD,
     "antiAffinity": "brokers are chosen by load only",
     "persistence/bookieAffinity": "bookies are chosen by rack and free space",
-    "schemaAutoUpdateCompatibilityStrategy": "use schemaCompatibilityStrategy",
     "resourcegroup": "resource groups are not supported",
-    "properties": "properties of namespaces are not supported",
-    "property/{key}": "properties of namespaces are not supported",
 }
 OF_TOPICS: Final = {
     **OF_BOTH,
     "shadowTopics": "shadow topics are not supported",
-    "{subscription}/dispatchRate": "use subscriptionDispatchRate, which applies to all subscriptions of the topic",
 }
 BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 ACTIONS: Final = (
@@ -118,7 +117,6 @@ ACTIONS: Final = (
         "use `/lookup/v2/topic/…/bundle`, which returns a topic's bundle",
     ),
     ("GET", f"{NAMESPACE}/configversion", "geo-replication is not supported"),
-    ("PUT", f"{NAMESPACE}/property/{{key}}/{{value}}", "properties of namespaces are not supported"),
     ("POST", f"{NAMESPACE}/resourcegroup/{{group}}", "resource groups are not supported"),
     ("POST", f"{NAMESPACE}/migration", "migration to other clusters is not supported"),
     ("GET", f"{TOPICS}/{{bundle:{BUNDLE}}}", "list the topics of the namespace"),
@@ -189,11 +187,11 @@ def _refusal(why: str) -> Callable[[web.Request], NoReturn]:
 
 
 def _never_set(
-    path: str, why: str, check: Check, *names: Argument, unset: int | bool | list[str] | None = None
+    path: str, why: str, check: Check, *names: Argument, unset: Unset | None = None
 ) -> Sequence[Route]:
     """Return the routes of a policy that is never set; `unset` is the answer of GET."""
 
-    def shown(_: object) -> int | bool | list[str] | None:
+    def shown(_: object) -> Unset | None:
         return unset
 
     refuse = _refused(check, f"{path.rpartition('/')[2]} is not supported: {why}")

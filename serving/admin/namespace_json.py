@@ -14,15 +14,20 @@ from msgspec.structs import replace
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.permissions import granted_of, mode_of, subscription_roles_of
-from quire.serving.admin.policy_json import POLICIES, QUOTAS, PolicyJson
-from quire.serving.admin.requests import asks_for_nothing, fields_of
+from quire.serving.admin.policy_json import AUTO_UPDATE, POLICIES, QUOTAS, PolicyJson
+from quire.serving.admin.requests import asks_for_nothing, fields_of, properties_of
+from quire.serving.policy.strategy import UNDEFINED
 from quire.serving.registry.bundles import split_evenly
 
-_BY_NAME: Final = {word: policy for policy in POLICIES for word in (policy.name, policy.word) if word}
+_BY_NAME: Final = {
+    word: policy for policy in (*POLICIES, AUTO_UPDATE) for word in (policy.name, policy.word) if word
+}
 _QUOTA_NAMES: Final = ("backlog_quota_map", "backlogQuota", "backlogQuotaMap")
 _EMPTY: Final = {
     "schema_validation_enforced": False,
     "schema_auto_update_compatibility_strategy": "Full",
+    "schema_compatibility_strategy": UNDEFINED,
+    "encryption_required": False,
     "subscription_auth_mode": "None",
 }
 """Defaults that Pulsar's tools send for fields that the user did not set."""
@@ -60,6 +65,8 @@ def namespace_of(
             boundaries = _boundaries(one)
         elif name == "replication_clusters":
             _refuse_other_clusters(one, cluster)
+        elif name == "properties":
+            policies = replace(policies, properties=properties_of(one))
         elif name in _QUOTA_NAMES:
             policies = _with_quotas(policies, one)
         elif name in _BY_NAME:

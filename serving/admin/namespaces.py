@@ -16,7 +16,7 @@ from aiohttp import web
 from quire.metadata.records import NamespaceRecord, Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
-from quire.serving.admin import policy_json
+from quire.serving.admin import policy_json, properties, resource_quotas
 from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.permissions import are_heeded, shown_permissions
 from quire.serving.admin.policies import require_to_lift
@@ -47,7 +47,8 @@ Made = tuple[Policies, tuple[str, ...] | None]
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    return (*_namespaces(broker), *_bundles(broker))
+    others = properties, resource_quotas
+    return (*_namespaces(broker), *_bundles(broker), *(row for one in others for row in one.routes(broker)))
 
 
 def _namespaces(broker: Broker) -> Sequence[Route]:

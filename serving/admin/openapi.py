@@ -189,7 +189,7 @@ def _answered(kind: Any, schema: Any) -> dict[str, Any]:
     done = {"204": {"description": "The request succeeded, and the response has no content."}}
     if kind is NoneType:
         return done
-    media = get_args(kind)[1] if _is_response(kind) else JSON
+    media = get_args(_without_none(kind))[1] if _is_response(_without_none(kind)) else JSON
     said = {"200": {"description": "The request succeeded.", "content": {media: {"schema": schema}}}}
     return {**said, **done} if _is_optional(kind) else said
 
@@ -238,8 +238,11 @@ def _alternatives(kind: Any) -> Sequence[Any]:
 
 def _content(kind: Any) -> Any:
     """Return the type for a schema: without None, which means status 204; `Any` for a response that is not JSON."""
-    if kind is NoReturn or _is_response(kind):
-        return Any
+    kind = _without_none(kind)
+    return Any if kind is NoReturn or _is_response(kind) else kind
+
+
+def _without_none(kind: Any) -> Any:
     rest = [one for one in get_args(kind) if one is not NoneType]
     return Union[tuple(rest)] if _is_optional(kind) else kind  # noqa: UP007
 

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from aiohttp import web
+from msgspec.structs import replace
 
-from quire.metadata.records import Policies
-from quire.runtime.errors import ConfigurationError, VersionConflict
+from quire.metadata.records import DispatchRate, Policies
+from quire.runtime.errors import ConfigurationError, LimitExceeded, VersionConflict
 from quire.security.authorization import Action
 from quire.serving.admin.login import require
 from quire.serving.admin.policy_json import (
+    AUTO_UPDATE,
     POLICIES,
     QUOTAS,
+    DispatchRates,
     Iceberg,
     PolicyJson,
     Quota,
@@ -32,6 +35,7 @@ from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
     REQUEST,
+    SUBSCRIPTION_NAME,
     TOPIC_NAME,
     Argument,
     Route,
@@ -41,7 +45,7 @@ from quire.serving.admin.route import (
     query,
 )
 from quire.serving.broker import Broker
-from quire.serving.names import TopicName
+from quire.serving.names import TopicName, check_name
 from quire.serving.policy.resolved import NO_POLICIES, limits_of
 
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
@@ -56,11 +60,14 @@ ICEBERG = "/quire/v1/iceberg"
 HEEDED = ("deduplicationEnabled", "maxMessageSize")
 """Policies of a topic that producers read before they write: clients of the topic may read them."""
 
+SUBSCRIPTION_RATES_MAX = 1_000
+"""Maximum number of subscriptions of a topic with a dispatch rate, which bounds the size of the topic's record."""
+
 Change = Callable[[Policies], Policies]
 
 
 @dataclass(frozen=True)
-class _Level:
+class Level:
     """Level of policies (namespaces or topics), with the functions that read and change policies at this level."""
 
     path: str
@@ -80,18 +87,8 @@ def routes(broker: Broker) -> Sequence[Route]:
     async def of_namespace(tenant: str, namespace: str) -> Policies:
         return (await broker.namespaces.get(tenant, namespace)).policies
 
-    async def of_topic(topic: TopicName, *, applied: bool, is_global: bool) -> Any:
-        found = await (policies.effective if applied else policies.own)(topic)
-        return NO_POLICIES if is_global and not applied else found
-
-    async def change_topic(topic: TopicName, change: Change, *, is_global: bool) -> None:
-        if is_global:
-            raise Absent("global policies are not supported, only those of this cluster: omit isGlobal")
-        await policies.change_topic(topic, change)
-
-    namespaces = _Level(NAMESPACE, OF_NAMESPACE, of_namespace, policies.change_namespace)
-    is_global = flag("isGlobal", "is_global")
-    topics = _Level(TOPIC, (TOPIC_NAME,), of_topic, change_topic, (flag("applied"), is_global), (is_global,))
+    namespaces = Level(NAMESPACE, OF_NAMESPACE, of_namespace, policies.change_namespace)
+    topics = topic_level(broker)
 
     async def tables() -> list[dict[str, str]]:
         found = await policies.topics_with_iceberg()
@@ -129,12 +126,29 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
     ]
     found += [*_quota_routes(namespaces), *_quota_routes(topics)]
+    found += _routes_of(AUTO_UPDATE, AUTO_UPDATE.word, namespaces)
     for policy in POLICIES:
         if policy.word:
             found += _routes_of(policy, policy.word, namespaces)
         if policy.topic_word:
             found += _routes_of(policy, policy.topic_word, topics)
     return found
+
+
+def topic_level(broker: Broker) -> Level:
+    policies = broker.admin.policies
+
+    async def of_topic(topic: TopicName, *, applied: bool, is_global: bool) -> Any:
+        found = await (policies.effective if applied else policies.own)(topic)
+        return NO_POLICIES if is_global and not applied else found
+
+    async def change_topic(topic: TopicName, change: Change, *, is_global: bool) -> None:
+        if is_global:
+            raise Absent("global policies are not supported, only those of this cluster: omit isGlobal")
+        await policies.change_topic(topic, change)
+
+    is_global = flag("isGlobal", "is_global")
+    return Level(TOPIC, (TOPIC_NAME,), of_topic, change_topic, (flag("applied"), is_global), (is_global,))
 
 
 async def require_to_lift(request: web.Request, limits: Mapping[str, Any]) -> None:
@@ -147,7 +161,7 @@ def _topic(text: str | None) -> TopicName | None:
     return None if text is None else TopicName.parse(text)
 
 
-def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
+def _routes_of(policy: PolicyJson, word: str, level: Level) -> Sequence[Route]:
     def shown(prescribed: Any) -> Any:
         value = policy.of(prescribed)
         if value is None:
@@ -181,7 +195,7 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
     )
 
 
-def _quota_routes(level: _Level) -> Sequence[Route]:
+def _quota_routes(level: Level) -> Sequence[Route]:
     def all_shown(prescribed: Any) -> dict[str, Any]:
         return quotas_shown(prescribed) or {}
 
@@ -211,6 +225,50 @@ def _quota_routes(level: _Level) -> Sequence[Route]:
         Route("PUT", path, put, kind, value, *changed, may=Action.ADMINISTER),
         Route("DELETE", path, delete, kind, *changed, may=Action.ADMINISTER),
     )
+
+
+def subscription_rate_routes(broker: Broker) -> Sequence[Route]:
+    """Return the routes of the dispatch rates of single subscriptions of a topic."""
+    level = topic_level(broker)
+
+    async def show(name: str, *topic: TopicName, **which: bool) -> dict[str, Any] | None:
+        """Return the rate of a subscription; if `applied`, that of all subscriptions if it has no rate of its own."""
+        found = await level.read(*topic, **which)
+        rate = (found.subscription_rates or {}).get(name)
+        if rate is None and which["applied"]:
+            rate = found.subscription_dispatch_rate
+        return None if rate is None else DispatchRates.show(rate)
+
+    async def put(rate: DispatchRate, name: str, *topic: TopicName, **which: bool) -> None:
+        check_name("a subscription name", name)
+        await level.change(*topic, lambda old: _with_rate(old, name, rate), **which)
+
+    async def delete(name: str, *topic: TopicName, **which: bool) -> None:
+        await level.change(*topic, lambda old: _with_rate(old, name, None), **which)
+
+    path, value = f"{level.path}/{{subscription}}/dispatchRate", body(DispatchRates.parse, DispatchRates)
+    read = SUBSCRIPTION_NAME, *level.names, *level.which
+    changed = SUBSCRIPTION_NAME, *level.names, *level.change_which
+    shows, may = DispatchRates | None, Action.ADMINISTER
+    return (
+        Route("GET", path, show, *read, shows=shows, may=may),
+        Route("POST", path, put, value, *changed, may=may),
+        Route("PUT", path, put, value, *changed, may=may),
+        Route("DELETE", path, delete, *changed, may=may),
+    )
+
+
+def _with_rate(policies: Policies, name: str, rate: DispatchRate | None) -> Policies:
+    """Return `policies` with this dispatch rate of a subscription; None unsets it. Raises `LimitExceeded`."""
+    rates = {one: known for one, known in (policies.subscription_rates or {}).items() if one != name}
+    if rate is not None:
+        if len(rates) >= SUBSCRIPTION_RATES_MAX:
+            raise LimitExceeded(
+                f"the topic has dispatch rates for {SUBSCRIPTION_RATES_MAX} subscriptions, which is the limit: remove "
+                "some, or set subscriptionDispatchRate"
+            )
+        rates[name] = rate
+    return replace(policies, subscription_rates=rates or None)
 
 
 def _quota(kind: str) -> PolicyJson:

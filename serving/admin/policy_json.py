@@ -40,7 +40,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.requests import INT64_MAX, PARTITIONS_MAX, OutOfRange, asks_for_nothing, number
 from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES
-from quire.serving.policy.strategy import UNDEFINED, Strategy
+from quire.serving.policy.strategy import DEFAULT, UNDEFINED, Strategy
 
 MINUTE_MS: Final = 60_000
 QUORUM_MAX: Final = 100
@@ -424,6 +424,30 @@ class Strategies(Value):
         return None if value == UNDEFINED else super().parse(value)
 
 
+AUTO_UPDATE_NAMES: Final = {
+    Strategy.ALWAYS_INCOMPATIBLE: "AutoUpdateDisabled",
+    Strategy.BACKWARD: "Backward",
+    Strategy.FORWARD: "Forward",
+    Strategy.FULL: "Full",
+    Strategy.ALWAYS_COMPATIBLE: "AlwaysCompatible",
+    Strategy.BACKWARD_TRANSITIVE: "BackwardTransitive",
+    Strategy.FORWARD_TRANSITIVE: "ForwardTransitive",
+    Strategy.FULL_TRANSITIVE: "FullTransitive",
+}
+
+
+@dataclass(frozen=True)
+class AutoUpdateStrategies(Value):
+    """Shape of the schema compatibility strategy with the names of Pulsar's older policy."""
+
+    def parse(self, value: Any) -> Any:
+        name = super().parse(value)
+        return next(str(strategy) for strategy, one in AUTO_UPDATE_NAMES.items() if one == name)
+
+    def show(self, kept: Any) -> Any:
+        return AUTO_UPDATE_NAMES[Strategy(kept)]
+
+
 @dataclass(frozen=True)
 class SubscriptionTypes(Value):
     """Shape of the allowed subscription types; an empty list unsets them, so that the level above applies."""
@@ -551,6 +575,16 @@ POLICIES: Final = (
     AutoCreationJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )
 # fmt: on
+_AUTO_UPDATE_NAMES: Final = tuple(AUTO_UPDATE_NAMES.values())
+AUTO_UPDATE: Final = PolicyJson(
+    "schemaAutoUpdateCompatibilityStrategy",
+    "schema_compatibility",
+    AutoUpdateStrategies(Literal[_AUTO_UPDATE_NAMES], f"one of {', '.join(_AUTO_UPDATE_NAMES)}"),
+    name="schema_auto_update_compatibility_strategy",
+    unset=AUTO_UPDATE_NAMES[DEFAULT],
+)
+"""Older name of schemaCompatibilityStrategy: both set the same policy."""
+
 QUOTAS: Final = {
     "destination_storage": PolicyJson("backlogQuota", "backlog_quota", Quota, "backlogQuota"),
     "message_age": PolicyJson("backlogQuota", "age_quota", Quota, "backlogQuota"),
@@ -567,6 +601,8 @@ def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
             found[policy.word] = shape = policy.shape.show(value)
             if policy.name and policy.name != policy.word:
                 found[policy.name] = {cluster: shape} if policy.is_by_cluster else shape
+    if prescribed.properties:
+        found["properties"] = prescribed.properties
     quotas = quotas_shown(prescribed)
     return {**found, "backlogQuota": quotas, "backlog_quota_map": quotas} if quotas else found
 

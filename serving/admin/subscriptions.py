@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
+from quire.serving.admin.policies import subscription_rate_routes
 from quire.serving.admin.requests import (
     Absent,
     MessageId,
@@ -75,6 +76,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         ),
         Route("POST", f"{SUBSCRIPTION}/resetcursor/{{time}}", reset, *one, time, may=may),
         Route("POST", f"{SUBSCRIPTION}/resetcursor", reset_to, *one, body(_next, Where), may=may),
+        *subscription_rate_routes(broker),  # last, because a subscription may be named dispatchRate
     )
 
 

@@ -4,7 +4,7 @@ A *run* is a sequence of consecutive SENDs of one producer that were read togeth
 `Session.carry_out` finds the producer, and `ProducerEnd.publish` passes the run to the topic's publisher. If the topic
 limits or deduplicates messages, the run is passed to the topic instead.
 
-SEND_ERROR is sent only with ChecksumError and, for a message that exceeds its topic's size policy, with
+SEND_ERROR is sent only with ChecksumError and, for a message that a policy of its topic forbids, with
 NotAllowedError. Any other code makes C++ clients reconnect and send the same message forever. Therefore the broker
 rejects PRODUCER for all other reasons, or closes the connection.
 
@@ -30,6 +30,7 @@ from quire.serving.session.connection import Connection
 from quire.serving.session.lane import Lane
 from quire.serving.session.permissions import permit
 from quire.serving.session.requests import retry_until_deadline
+from quire.serving.topic.forbidden import forbidden
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.serving.topic.runs import PublishRun
 from quire.serving.topic.topic import AnyTopic
@@ -85,6 +86,7 @@ class ProducerEnd:
             body.epoch,
             bool(body.producer_name) and body.user_provided_producer_name,
             body.topic_epoch if body.HasField("topic_epoch") else None,
+            is_encrypted=body.encrypted,
         )
         self.schema_version = b""
         self.is_closed = False
@@ -129,25 +131,19 @@ class ProducerEnd:
         return not self.lane.is_busy
 
     def _pass(self, target: AnyTopic, run: PublishRun) -> None:
-        """Publish the entries of a run in order, but reject entries that are too large for the topic."""
-        bytes_max = target.applied.policies.message_bytes_max
-        if not bytes_max or max(map(len, run.entries)) <= bytes_max:
+        """Publish the entries of a run in order, but reject those that the topic's policies forbid."""
+        rejected = forbidden(target.name, target.applied.policies, run.entries)
+        if not rejected:
             target.publish(self, run)
             return
         start = 0
-        for at, size in enumerate(map(len, run.entries)):
-            if size > bytes_max:
-                if at > start:
-                    target.publish(self, run.pick(range(start, at)))
-                start = at + 1
-                self._refuse_size(target, run.sequence_ids()[at][0], size)
+        for at, why in rejected:
+            if at > start:
+                target.publish(self, run.pick(range(start, at)))
+            start = at + 1
+            self._refuse_one(target, run.sequence_ids()[at][0], pb.NotAllowedError, why)
         if start < len(run):
             target.publish(self, run.pick(range(start, len(run))))
-
-    def _refuse_size(self, target: AnyTopic, sequence_id: int, size: int) -> None:
-        allowed = target.applied.policies.message_bytes_max
-        text = f"a message of {size} bytes is too large: the limit of topic {target.name} is {allowed} bytes"
-        self._refuse_one(target, sequence_id, pb.NotAllowedError, text)
 
     def _refuse_one(self, target: AnyTopic, sequence_id: int, code: pb.ServerError, text: str) -> None:
         """Send a SEND_ERROR after all earlier receipts, because clients match it to the oldest unanswered message."""
@@ -174,9 +170,9 @@ class ProducerEnd:
     def _publish_chunk(self, target: AnyTopic, send: Send) -> None:
         if (limiter := target.applied.publish_limiter) is not None:
             limiter.passed(send.message_count, len(send.entry))
-            if 0 < target.applied.policies.message_bytes_max < len(send.entry):
-                self._refuse_size(target, send.sequence_id, len(send.entry))
-                return
+        for _, why in forbidden(target.name, target.applied.policies, [send.entry]):
+            self._refuse_one(target, send.sequence_id, pb.NotAllowedError, why)
+            return
         self.sent.count(1, send.message_count, len(send.entry))
         target.publish_chunk(self, send)
 

@@ -4,8 +4,8 @@ Read `topic` and its `log` first: they list the parts. The other modules, by sub
 
 | subject | modules |
 |---|---|
-| publishing | `publish`; `runs` (consecutive SENDs of a producer); `turn` (end of an event loop iteration);
-`tenant_shares` |
+| publishing | `publish`; `runs` (consecutive SENDs of a producer); `forbidden` (entries that policies reject); `turn`
+(end of an event loop iteration); `tenant_shares` |
 | storage | `writing`, `segments`, `meta_store` (changes of the list of segments) |
 | reading | `tail_cache`, `reading`, `finding`, `time_search` and its `publish_times` |
 | producers | `producers` (access modes), `producer_admission` (its shell), `producer_names` |

@@ -67,6 +67,13 @@ class ProducerAdmission:
             self.last_used_s = self._clock.monotonic()
         self._producers.close_all(service_url)
 
+    def close_unencrypted(self) -> None:
+        """Close the producers that do not encrypt their messages; their clients reconnect and are rejected."""
+        for producer in self.all():
+            if not producer.admission.is_encrypted:
+                self.leave(producer)
+                producer.close()
+
     def _follow(self, granted: ProducerPort | None) -> None:
         if granted is not None and self._is_open:
             self._tasks.start(self._admit_next(granted), f"exclusive access to {self._log.name}")

@@ -117,6 +117,12 @@ class TopicTerminated(ConfigurationError):
     server_error = pb.TopicTerminatedError
 
 
+class EncryptionRequired(QuireError):
+    """Rejection of a producer that does not encrypt its messages, with the same error code as Pulsar's brokers."""
+
+    server_error = pb.MetadataError
+
+
 @dataclass(eq=False, slots=True)
 class Admission:
     """Admission state of one producer. `epoch_before` is the topic epoch that the client sent, if any."""
@@ -127,6 +133,8 @@ class Admission:
     epoch_before: int | None = None
     topic_epoch: int = NO_EPOCH
     stage: Stage = Stage.OUTSIDE
+    is_encrypted: bool = False
+    """True if the client has stated that it encrypts all messages."""
 
     def take(self, event: Event) -> None:
         self.stage = TRANSITIONS.next(self.stage, event)

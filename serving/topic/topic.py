@@ -34,7 +34,7 @@ from quire.serving.topic.lifecycle.states import IN_USE, OPEN, TRANSITIONS, Even
 from quire.serving.topic.log import LedgerLog
 from quire.serving.topic.null_log import NullLog
 from quire.serving.topic.producer_admission import ProducerAdmission
-from quire.serving.topic.producers import ProducerPort, Stage, TopicTerminated
+from quire.serving.topic.producers import EncryptionRequired, ProducerPort, Stage, TopicTerminated
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.runs import InFlightBlock, PublishRun
 from quire.serving.topic.services import Services
@@ -122,7 +122,8 @@ class Topic(Generic[LogT]):
         self.straight: Publisher | None = None
         """Publisher to which a session may pass runs of SENDs directly.
 
-        None unless the topic is SERVING and has neither a publish rate limit nor deduplication.
+        None unless the topic is SERVING and has no policy that applies to messages: a publish rate limit, a maximum
+        size, encryption or deduplication.
         """
         self._is_terminating = False
         self._on_lost = on_lost
@@ -155,7 +156,9 @@ class Topic(Generic[LogT]):
         self._update_straight()
 
     def _update_straight(self) -> None:
-        is_open = self.state is SERVING and self.applied.publish_limiter is None
+        applied = self.applied
+        limits_anything = applied.publish_limiter is not None or applied.policies.encryption_required
+        is_open = self.state is SERVING and not limits_anything
         self.straight = self.log.publisher if is_open and is_plain(self.log) else None
 
     async def load(self) -> None:
@@ -258,6 +261,8 @@ class Topic(Generic[LogT]):
         """Apply changed policies, except deduplication, which requires a reload (`must_be_loaded_anew`)."""
         self.applied.apply(policies)
         self._update_straight()
+        if policies.encryption_required:
+            self.producers.close_unencrypted()
         self.subscriptions.policies_changed()
         self.enforce_quotas()
 
@@ -279,13 +284,18 @@ class Topic(Generic[LogT]):
     async def admit(self, producer: ProducerPort) -> None:
         """Admit a producer, or queue it. `ready` of its port is called when a queued producer is admitted.
 
-        Raises `ProducerBusy`, `ProducerFenced`, `TooManyProducers`, `TopicTerminated`, `BacklogHeld`,
-        `BacklogExceeded`; `Unavailable` if the topic was closed; `DiskFull`.
+        Raises `ProducerBusy`, `ProducerFenced`, `TooManyProducers`, `TopicTerminated`, `EncryptionRequired`,
+        `BacklogHeld`, `BacklogExceeded`; `Unavailable` if the topic was closed; `DiskFull`.
         """
         if self.is_closed:
             raise Unavailable(f"topic {self.name} was closed; look it up and connect again")
         if self.log.is_terminated or self._is_terminating:
             raise TopicTerminated(f"topic {self.name} was terminated and accepts no more messages")
+        if self.applied.policies.encryption_required and not producer.admission.is_encrypted:
+            raise EncryptionRequired(
+                f"Encryption is required in {self.name}: its namespace has the policy encryptionRequired; give the "
+                "producer an encryption key"
+            )
         self.enforce_quotas()
         if self.round_state.refusal is not None:
             kind, why = self.round_state.refusal
