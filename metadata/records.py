@@ -387,35 +387,8 @@ class Policies(Record, frozen=True):
     """Namespaces only: properties for applications."""
     archive_lag_ms: int | None = None
     """Namespaces only: time for which bookies keep a segment after it was archived."""
-
-
-class SchemaBody(Record, frozen=True):
-    """Definition of a schema; see `quire.serving.schema.definition`."""
-
-    data: bytes = b""
-    properties: dict[str, str] = {}
-    name: str = ""
-
-
-class SchemaVersion(Record, frozen=True):
-    """One version of a topic's schema. Its definition is in `body`, or in a separate node at the path `apart`.
-
-    A `deleted` version is a tombstone: it deletes all earlier versions, which can still be read by number.
-    """
-
-    number: int
-    kind: str = ""
-    fingerprint: str = ""
-    created_ms: int = 0
-    body: SchemaBody | None = None
-    apart: str = ""
-    deleted: bool = False
-
-
-class SchemasRecord(Record, frozen=True):
-    """All versions of a topic's schema, by number, from 0. Partitions share their parent's schema."""
-
-    versions: tuple[SchemaVersion, ...] = ()
+    deduplication_snapshot_s: int | None = None
+    """Maximum time between two deduplication snapshots while messages arrive; 0: no limit."""
 
 
 class NamespaceRecord(Record, frozen=True):

@@ -115,6 +115,7 @@ CORES = (
     "wire/*.py",
     "metadata/paths.py",
     "metadata/records.py",
+    "metadata/schema_records.py",
     "metadata/unknown_fields.py",
     "metadata/bookie_states.py",
     "metadata/segment_states.py",

@@ -32,7 +32,7 @@ from quire.bookie.index_lmdb import LmdbIndex
 from quire.bookie.journal_core import Control, ControlKind, Group, SegmentHeader
 from quire.bookie.ledgers import LedgerState
 from quire.ledger import labels
-from quire.metadata import records
+from quire.metadata import records, schema_records
 from quire.metadata.records import CompactedRecord, Fragment, LedgerRecord, Record
 from quire.metadata.records import LedgerState as LedgerRecordState
 from quire.metadata.unknown_fields import UNKNOWN_FIELDS
@@ -383,7 +383,7 @@ STORED: list[type[Record]] = [
     records.TenantRecord,
     records.NamespaceRecord,
     records.Policies,
-    records.SchemasRecord,
+    schema_records.SchemasRecord,
     records.BookieRecord,
     records.WalRecord,
     records.DamageRecord,

@@ -101,6 +101,8 @@ class OffloadTopic(NamedTuple):
 
     name: str
     segments: Sequence[SegmentRecord]
+    lag_ms: int | None = None
+    """Lag of the topic's policies; None: the lag of the driver."""
 
 
 class Archived(NamedTuple):
@@ -405,7 +407,7 @@ class Offloader:
     async def _due(self, delay_ms: int) -> list[_Job]:
         now_ms = self._clock.now_ms()
         is_short = self._is_short_of_space()
-        lag_ms, delay_ms = (0, 0) if is_short else (self._lag_ms, delay_ms)
+        delay_ms = 0 if is_short else delay_ms
         jobs = []
         archived: list[Archived] = []
         seen: set[tuple[str, int]] = set()
@@ -413,6 +415,7 @@ class Offloader:
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
+            lag_ms = 0 if is_short else self._lag_ms if topic.lag_ms is None else topic.lag_ms
             for segment in topic.segments:
                 if segment.archive is not None and segment.on_bookies:
                     archived.append(Archived(topic.name, segment))

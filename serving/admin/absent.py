@@ -40,7 +40,6 @@ OFFLOAD: Final = "every sealed segment is archived, according to the broker's se
 OF_BOTH: Final = {
     "replicatorDispatchRate": "geo-replication is not supported",
     "offloadPolicies": OFFLOAD,
-    "deduplicationSnapshotInterval": "deduplication snapshots are taken when they are needed",
     "entryFilters": "entry filters are not supported",
     "dispatcherPauseOnAckStatePersistent": "acknowledgements are durable before they are answered",
 }
@@ -61,7 +60,6 @@ OF_NAMESPACES: Final = {
     **OF_BOTH,
     "offloadThreshold": OFFLOAD,
     "offloadThresholdInSeconds": OFFLOAD,
-    "offloadDeletionLagMs": OFFLOAD,
     "antiAffinity": "brokers are chosen by load only",
     "persistence/bookieAffinity": "bookies are chosen by rack and free space",
     "resourcegroup": "resource groups are not supported",

@@ -2,11 +2,8 @@
 
 `policies` serves them, and `namespace_json` parses those in the body that creates a namespace. Each policy is one row
 of `POLICIES`: the last word of its path for a namespace and for a topic, its name in Pulsar's JSON of a whole
-namespace, its field of `Policies`, and its shape. A shape is declared once for input and output: it is a single
-`Value`, or a struct with Pulsar's names, units and bounds whose fields have the names of the stored record; `Unit` is
-the factor between Pulsar's unit and the stored one. An invalid value is rejected with the shape's description, which is
-a struct's docstring, and with the reason. The two backlog quotas have the same path word, and the query selects one, as
-in Pulsar's tools.
+namespace, its field of `Policies`, and its shape (`policy_shapes`). The two backlog quotas have the same path word, and
+the query selects one, as in Pulsar's tools.
 """
 
 from __future__ import annotations
@@ -14,12 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-from msgspec import Meta, Struct, ValidationError, field
-from msgspec.structs import asdict, replace
+from msgspec import Meta, field
+from msgspec.structs import replace
 
 from quire.metadata.records import (
     BacklogQuota,
@@ -30,17 +26,18 @@ from quire.metadata.records import (
     PersistencePolicy,
     Policies,
     PublishRate,
-    Record,
     RetentionPolicy,
     Storage,
     SubscribeRate,
-    field_names,
 )
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.serving.admin.requests import INT64_MAX, PARTITIONS_MAX, OutOfRange, asks_for_nothing, number
+from quire.serving.admin.policy_shapes import Number, Shape, Unit, Value, number_of
+from quire.serving.admin.requests import INT64_MAX, PARTITIONS_MAX
 from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES
 from quire.serving.policy.strategy import DEFAULT, UNDEFINED, Strategy
+
+__all__ = ["AUTO_UPDATE", "POLICIES", "QUOTAS", "Number", "PolicyJson", "Shape", "Value"]
 
 MINUTE_MS: Final = 60_000
 QUORUM_MAX: Final = 100
@@ -50,121 +47,6 @@ SECONDS_MAX: Final = 1 << 32
 
 TEXT_CHARS_MAX: Final = 1024
 INT32_MAX: Final = (1 << 31) - 1
-
-
-# -- shapes --------------------------------------------------------------------------------------------
-
-
-class Unit(NamedTuple):
-    """Factor from Pulsar's unit to the stored one; -1 means unlimited."""
-
-    ours: int = 1
-
-
-def _unquoted(value: Any) -> Any:
-    """Convert a number in quotes, as some tools send it."""
-    return number(value) if isinstance(value, str) else value
-
-
-def _converted(value: Any, kind: Any, says: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except ValidationError as error:
-        raise ConfigurationError(f"{says}: {error}") from None
-
-
-@dataclass(frozen=True)
-class Value:
-    """Shape of a policy that is a single value; `says` describes valid values."""
-
-    kind: Any
-    says: str
-    unit: int = 1
-    name: str = ""
-    """Name of the policy in Pulsar's words, which clients search for in error texts."""
-
-    def parse(self, value: Any) -> Any:
-        """Return the value to store. Raises `ConfigurationError`."""
-        invalid = f"Invalid value for {self.name}: " if self.name else ""
-        found = _converted(_unquoted(value), self.kind, f"{invalid}the request's body must be {self.says}")
-        return found * self.unit if self.unit > 1 else found
-
-    def show(self, kept: Any) -> Any:
-        return kept // self.unit if self.unit > 1 else kept
-
-
-class Number(Value):
-    """Shape of a policy that is a number within bounds."""
-
-    def parse(self, value: Any) -> Any:
-        """Return the number to store.
-
-        Raises `OutOfRange` if it is out of bounds, `ConfigurationError` for anything else.
-        """
-        try:
-            return super().parse(value)
-        except ConfigurationError as error:
-            if type(_unquoted(value)) is int:
-                raise OutOfRange(str(error)) from None
-            raise
-
-
-def _number(of: str, most: int, unit: int = 1, name: str = "") -> Number:
-    return Number(Annotated[int, Meta(ge=0, le=most)], f"a number of {of}, 0 (off) to {most}", unit, name)
-
-
-class Shape(Struct, frozen=True, kw_only=True):
-    """Shape of a policy that is an object: `record` is stored, with `unlimited` for -1.
-
-    At least one of the fields in `needs` must be given.
-    """
-
-    record: ClassVar[type[Record]]
-    needs: ClassVar[frozenset[str]] = frozenset()
-    unlimited: ClassVar[int] = -1
-
-    @classmethod
-    def units(cls) -> dict[str, int]:
-        hints = get_type_hints(cls, include_extras=True)
-        marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-        return {name: one.ours for name, some in marks.items() for one in some if isinstance(one, Unit)}
-
-    @classmethod
-    def parse(cls, value: Any) -> Any:
-        """Return the record to store. Raises `ConfigurationError`."""
-        says = " ".join(str(cls.__doc__).split()).rstrip(".")
-        if isinstance(value, dict):  # null counts as absent
-            cls._refuse_unknown(value, says)
-            value = {name: _unquoted(one) for name, one in value.items() if one is not None}
-        found: Shape = _converted(value, cls, says)
-        if cls.needs and not cls.needs & value.keys():
-            raise ConfigurationError(says)
-        found.check()
-        return found.kept()
-
-    @classmethod
-    def _refuse_unknown(cls, value: Mapping[str, Any], says: str) -> None:
-        """Raise `ConfigurationError` for an unknown field with a value, which would be dropped."""
-        for name in value.keys() - set(cls.__struct_encode_fields__):
-            if not asks_for_nothing(value[name]):
-                raise ConfigurationError(f"{says}: the field {name[:100]!r} is unknown or not supported")
-
-    def check(self) -> None:
-        """Check the fields against each other. Raises `ConfigurationError`."""
-
-    def kept(self) -> Any:
-        values = asdict(self)
-        for name, ours in self.units().items():
-            values[name] = self.unlimited if values[name] < 0 else values[name] * ours
-        return self.record(**{name: values[name] for name in field_names(self.record)})
-
-    @classmethod
-    def show(cls, kept: Any) -> dict[str, Any]:
-        values = {name: getattr(kept, name) for name in field_names(type(kept))}
-        for name, ours in cls.units().items():
-            values[name] = -1 if values[name] == cls.unlimited else values[name] // ours
-        shown: dict[str, Any] = msgspec.to_builtins(cls(**values))
-        return shown
 
 
 # -- objects -------------------------------------------------------------------------------------------
@@ -512,9 +394,9 @@ class AutoCreationJson(PolicyJson):
 
 
 BOOL: Final = Value(bool, "true or false")
-TTL: Final = _number("seconds", SECONDS_MAX, 1000, "message TTL")
-EXPIRATION: Final = _number("minutes", SECONDS_MAX, MINUTE_MS, "subscription expiration time")
-BYTES: Final = _number("bytes", INT64_MAX >> 1)
+TTL: Final = number_of("seconds", SECONDS_MAX, 1000, "message TTL")
+EXPIRATION: Final = number_of("minutes", SECONDS_MAX, MINUTE_MS, "subscription expiration time")
+BYTES: Final = number_of("bytes", INT64_MAX >> 1)
 _STRATEGIES: Final = (*map(str, Strategy), UNDEFINED)
 STRATEGY: Final = Strategies(
     Literal[_STRATEGIES], f"one of {', '.join(Strategy)}, or {UNDEFINED} to use that of the level above"
@@ -528,7 +410,7 @@ TYPES: Final = SubscriptionTypes(
 
 def _limit(word: str, field: str, of: str, topic_word: str = "", unset: int | None = None) -> PolicyJson:
     name = re.sub("([A-Z])", r"_\1", word).lower()
-    return PolicyJson(word, field, _number(of, INT32_MAX), topic_word, name, unset=unset)
+    return PolicyJson(word, field, number_of(of, INT32_MAX), topic_word, name, unset=unset)
 
 
 # fmt: off
@@ -543,7 +425,7 @@ POLICIES: Final = (
                "delayed_delivery_policies"),
     PolicyJson("subscriptionExpirationTime", "subscription_expiration_ms", EXPIRATION,
                name="subscription_expiration_time_minutes"),
-    PolicyJson("maxMessageSize", "message_bytes_max", _number("bytes", MESSAGE_BYTES_MAX), "maxMessageSize"),
+    PolicyJson("maxMessageSize", "message_bytes_max", number_of("bytes", MESSAGE_BYTES_MAX), "maxMessageSize"),
     PolicyJson("publishRate", "publish_rate", PublishRates, "publishRate", "publishMaxMessageRate", True),
     PolicyJson("dispatchRate", "dispatch_rate", DispatchRates, "dispatchRate", "topicDispatchRate", True),
     PolicyJson("subscriptionDispatchRate", "subscription_dispatch_rate", DispatchRates,
@@ -562,15 +444,19 @@ POLICIES: Final = (
     _limit("maxConsumersPerTopic", "consumers_max", "consumers", "maxConsumers"),
     _limit("maxConsumersPerSubscription", "consumers_per_subscription_max", "consumers", "maxConsumersPerSubscription"),
     _limit("maxSubscriptionsPerTopic", "subscriptions_max", "subscriptions", "maxSubscriptionsPerTopic"),
-    PolicyJson("maxUnackedMessagesPerConsumer", "unacked_messages_max", _number("messages", INT32_MAX),
+    PolicyJson("maxUnackedMessagesPerConsumer", "unacked_messages_max", number_of("messages", INT32_MAX),
                "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
-    PolicyJson("maxUnackedMessagesPerSubscription", "subscription_unacked_max", _number("messages", INT32_MAX),
+    PolicyJson("maxUnackedMessagesPerSubscription", "subscription_unacked_max", number_of("messages", INT32_MAX),
                "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
     PolicyJson("subscriptionTypesEnabled", "subscription_types", TYPES, "subscriptionTypesEnabled",
                "subscription_types_enabled", unset=[], topic_unset=[]),
     PolicyJson("autoSubscriptionCreation", "auto_subscription_creation", AutoSubscription,
                "autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
     PolicyJson("subscribeRate", "subscribe_rate", SubscribeRates, "subscribeRate", "clusterSubscribeRate", True),
+    PolicyJson("deduplicationSnapshotInterval", "deduplication_snapshot_s", number_of("seconds", SECONDS_MAX),
+               "deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+    PolicyJson("offloadDeletionLagMs", "archive_lag_ms", number_of("milliseconds", SECONDS_MAX * 1000),
+               name="offload_deletion_lag_ms"),
     PolicyJson("encryptionRequired", "encryption_required", BOOL, name="encryption_required", unset=False),
     AutoCreationJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )

@@ -346,6 +346,7 @@ def _explained(
         deduplicated_to=None if loaded.log.dedup is None else loaded.log.dedup.keeps,
         settings=services.settings,
         has_archive=services.archive is not None,
+        archive_lag_ms=policies.archive_lag_ms,
         now_ms=services.clock.now_ms(),
         damage={one.ledger_id: damage_of(one, services) for one in loaded.log.segment_list.sealed},
         failures=failures,

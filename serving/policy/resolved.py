@@ -95,6 +95,8 @@ class TopicPolicies(Record, frozen=True):
     encryption_required: bool = False
     archive_lag_ms: int = 0
     """Time for which bookies keep a segment after it was archived."""
+    deduplication_snapshot_s: int = 0
+    """Maximum time between two deduplication snapshots while messages arrive."""
     iceberg: IcebergPolicy = IcebergPolicy()
     """Applied by `quire spark follow-iceberg`, not by brokers."""
 

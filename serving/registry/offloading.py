@@ -45,7 +45,10 @@ class LoadedSegments:
         self._registry = registry
 
     def topics(self) -> Iterable[OffloadTopic]:
-        return (OffloadTopic(topic.name, _all_segments(topic)) for topic in self._registry.persistent())
+        return (
+            OffloadTopic(topic.name, _all_segments(topic), topic.applied.policies.archive_lag_ms)
+            for topic in self._registry.persistent()
+        )
 
     def generation(self, topic: str) -> int:
         return self._loaded(topic).log.segment_list.record.generation

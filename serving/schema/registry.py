@@ -25,7 +25,8 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from quire.metadata import paths, topics
-from quire.metadata.records import SchemaBody, SchemasRecord, SchemaVersion, decode, encode
+from quire.metadata.records import decode, encode
+from quire.metadata.schema_records import SchemaBody, SchemasRecord, SchemaVersion
 from quire.metadata.store import ANY_VERSION, CHANGE_ATTEMPTS, Check, Create, Delete, MetadataStore, Put, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, LimitExceeded, NotFound, Unavailable, VersionConflict

@@ -4,10 +4,10 @@ Fresh SENDs go to the publisher. A duplicate gets its receipt after the original
 precede durability. Foreign entries, which unmodified clients never send, and overlapping batches are rejected with
 ChecksumError, because it is the only error after which C++ clients drop the message and continue.
 
-After `SNAPSHOT_ENTRIES` entries the broker writes a snapshot to the bundle's state log, once all accepted entries are
-confirmed. A load reads it, and replays the metadata of all later entries, however old they are. Producers are forgotten
-only when a snapshot is taken, so a producer that returns after a long outage of its broker still gets its last sequence
-id.
+After `SNAPSHOT_ENTRIES` entries, or the interval in the topic's policies (`lifecycle/upkeep`), the broker writes a
+snapshot to the bundle's state log, once all accepted entries are confirmed. A load reads it, and replays the metadata
+of all later entries, however old they are. Producers are forgotten only when a snapshot is taken, so a producer that
+returns after a long outage of its broker still gets its last sequence id.
 
 Entries after the last durable snapshot (`keeps`) are the only record of their producers' sequence ids, so retention
 does not trim them. If they alone prevent the trimming of a segment, trimming requests a snapshot (`snapshot_up_to`).
@@ -89,6 +89,8 @@ class Deduplication:
         """Entries written since the last snapshot."""
         self._taken = EARLIEST
         """Position of the latest snapshot, durable or not."""
+        self._taken_s = clock.monotonic()
+        """Monotonic time, in seconds, of the latest snapshot; initially the time of the topic's load."""
         self.keeps = EARLIEST
         """Position of the latest durable snapshot: a load replays the entries after it."""
 
@@ -159,7 +161,7 @@ class Deduplication:
 
     def snapshot(self) -> None:
         """Take a snapshot, and write it after all accepted entries are confirmed; see `dedup`."""
-        self._entries_since = 0
+        self._entries_since, self._taken_s = 0, self._clock.monotonic()
         snapshot = self._with_position(self._seen.capture(self._clock.now_ms()))
         self._taken = snapshot.position
 
@@ -168,6 +170,11 @@ class Deduplication:
                 self.keeps = max(self.keeps, snapshot.position)
 
         self._publisher.when_answered(lambda: self._log.put(self._name, snapshot, durable))
+
+    def snapshot_if_older(self, age_s: float) -> None:
+        """Take a snapshot if the latest one is older than `age_s`, unless it includes all confirmed entries."""
+        if self._clock.monotonic() - self._taken_s >= age_s:
+            self.snapshot_up_to(self._segments.last_position())
 
     def snapshot_up_to(self, position: Position) -> None:
         """Take a snapshot that includes the confirmed entries up to `position`, unless the latest one already does."""

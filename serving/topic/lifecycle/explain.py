@@ -72,6 +72,7 @@ class Circumstances:
     """Position of the last durable deduplication snapshot; None if the topic does not deduplicate."""
     settings: BrokerSettings
     has_archive: bool
+    archive_lag_ms: int
     now_ms: int
     damage: Mapping[int, str] = field(default_factory=dict)
     """Damage of a segment's object in the archive, by ledger id."""
@@ -192,5 +193,5 @@ def _bookies(case: Circumstances, segment: SegmentRecord) -> Reason:
         return Reason(
             "damage", f"its object in the archive is damaged: {copy} is kept until the object is repaired"
         )
-    until_ms = segment.archive.archived_ms + settings.archive_lag_ms
+    until_ms = segment.archive.archived_ms + case.archive_lag_ms
     return Reason("lag", f"it is archived, and {copy} is deleted after the archive lag", until_ms)

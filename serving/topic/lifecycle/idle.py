@@ -7,8 +7,8 @@ nevertheless stays loaded
 - if segments are being archived, or their copies are soon to be deleted from the bookies.
 
 An active segment with messages is sealed first, which starts its archiving. The bookies keep an archived segment for
-`archive_lag_ms` (for example an hour). The topic is unloaded during this time, and loaded again afterwards
-(`recall_ms`).
+`archive_lag_ms` of the policies (for example an hour). The topic is unloaded during this time, and loaded again
+afterwards (`recall_ms`).
 
 Idle times count from the load. A non-persistent topic is unloaded if no client used it between two calls of
 `is_unused`.
@@ -41,7 +41,7 @@ def is_unused(topic: AnyTopic) -> bool:
 
 def recall_ms(topic: PersistentTopic) -> int | None:
     """Return the time (ms since 1970) when the bookies may delete all archived segments; None if they have none."""
-    lag_ms = topic.round_state.services.settings.archive_lag_ms
+    lag_ms = topic.applied.policies.archive_lag_ms
     kept = [
         one.archive.archived_ms
         for one in topic.log.segment_list.sealed

@@ -5,6 +5,7 @@
 | retention | trims the oldest segments (`trimming`) |
 | time to live | acknowledges older messages in every subscription |
 | backlog quotas | close producers, or make subscriptions skip the excess (see `quota`) |
+| deduplication snapshot interval | takes a snapshot if the latest one is older and messages have arrived since |
 | compaction threshold | compacts if more bytes were published since the last compaction (see `compaction`) |
 | subscription expiration | deletes durable subscriptions that had no consumer for the configured time |
 | inactive topics | reports that the topic is to be deleted: the registry deletes it |
@@ -45,6 +46,7 @@ def is_due(topic: PersistentTopic) -> bool:
         or policies.quotas
         or policies.subscription_expiration_ms > 0
         or policies.compaction_threshold_bytes > 0
+        or policies.deduplication_snapshot_s > 0
         or policies.inactive_topics.enabled
         or topic.log.segment_list.sealed
     )
@@ -61,6 +63,8 @@ async def look(topic: PersistentTopic) -> bool:
         await _look_at_quotas(topic, policies.quotas)
     if policies.subscription_expiration_ms > 0:
         await _expire_subscriptions(topic, policies.subscription_expiration_ms / 1000)
+    if policies.deduplication_snapshot_s > 0 and topic.log.dedup is not None:
+        topic.log.dedup.snapshot_if_older(policies.deduplication_snapshot_s)
     _compact_if_due(topic, policies.compaction_threshold_bytes)
     await trim(topic)
     return policies.inactive_topics.enabled and is_abandoned(topic)

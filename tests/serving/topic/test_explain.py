@@ -34,6 +34,7 @@ def case_of(
         deduplicated_to,
         BrokerSettings(),
         has_archive,
+        BrokerSettings().archive_lag_ms,
         NOW_MS,
     )
 
