@@ -57,7 +57,7 @@ def _never_set(path: str, check: Callable[..., Awaitable[None]], *names: Argumen
         return ResourceQuota()
 
     async def refuse(*of: str) -> NoReturn:
-        """Not supported: brokers measure the load of bundles."""
+        """Reject a quota, because brokers measure the load of bundles."""
         await check(*of)
         raise Absent(WHY)
 

@@ -37,6 +37,8 @@ class IdleTopics:
         self._offloading = offloading
         self._due_ms: dict[TopicName, int] = {}
         """Time at which each unloaded topic is to be loaded, in ms since 1970."""
+        self._retry_ms: dict[TopicName, int] = {}
+        """Earliest time at which a topic is loaded whose last load failed, in ms since 1970."""
 
     async def unload_unused(self) -> None:
         """Unload non-persistent topics that had no clients since the last call."""
@@ -63,16 +65,16 @@ class IdleTopics:
         While bookies are short of space, every topic with an entry in `_due_ms` is due. The broker calls this every few
         seconds. The topics are unloaded again after their segments were released.
         """
-        now_ms, ahead_ms = self._services.clock.now_ms(), self._ahead_ms()
-        due = [name for name, at_ms in self._due_ms.items() if at_ms <= now_ms + ahead_ms]
+        now_ms, is_short = self._services.clock.now_ms(), self._services.ledgers.is_short_of_space
+        due = [
+            name
+            for name, at_ms in self._due_ms.items()
+            if (is_short or at_ms <= now_ms) and self._retry_ms.get(name, 0) <= now_ms
+        ]
         for name in due[:LOADS_A_TICK]:
             del self._due_ms[name]
+            self._retry_ms.pop(name, None)
             self._services.tasks.start(self._load(name), f"load {name}, which has rested")
-
-    def _ahead_ms(self) -> int:
-        """Return how many ms earlier topics are loaded: while space is short, the archive lag does not apply."""
-        is_short = self._services.ledgers.is_short_of_space
-        return self._services.settings.archive_lag_ms if is_short else 0
 
     async def _load(self, name: TopicName) -> None:
         try:
@@ -83,7 +85,8 @@ class IdleTopics:
             _log.warning(
                 "cannot load a topic, so bookies keep its archived segments: topic=%s error=%s", name, error
             )
-            self.load_at(name, self._services.clock.now_ms() + self._ahead_ms() + RETRY_MS)
+            self._retry_ms[name] = self._services.clock.now_ms() + RETRY_MS
+            self.load_at(name, self._retry_ms[name])
             return
         if self._offloading is not None:
             self._offloading.offloader.wake()

@@ -73,9 +73,10 @@ class Broker:
         self.unflushed: set[int] = set()
         self.failures: dict[str, Exception] = {}
         self.calls: list[str] = []
+        self.lag_ms: int | None = None
 
     def topics(self) -> Iterable[OffloadTopic]:
-        return [OffloadTopic(TOPIC, list(self.segments.values()))]
+        return [OffloadTopic(TOPIC, list(self.segments.values()), self.lag_ms)]
 
     def generation(self, topic: str) -> int:
         return GENERATION
@@ -292,6 +293,18 @@ async def test_an_object_that_rotted_since_it_was_verified_keeps_the_bookies_cop
     world.store.faults.flip(pointer.name, pointer.bytes // 2)
     assert (await world.driver.run_once()).released == 1
     assert world.archive.damaged == {}
+
+
+@pytest.mark.parametrize("lag_ms", [0, LAG_MS // 2, 2 * LAG_MS])
+async def test_the_lag_of_a_topics_policies_is_instead_of_the_drivers(lag_ms: int) -> None:
+    world = World()
+    world.broker.lag_ms = lag_ms
+    await world.driver.run_once()
+    if lag_ms:
+        world.clock.advance_ms(lag_ms - 1)
+        assert (await world.driver.run_once()).released == 0
+        world.clock.advance_ms(1)
+    assert (await world.driver.run_once()).released == 1
 
 
 async def test_an_object_that_was_verified_a_moment_ago_is_only_looked_at() -> None:

@@ -56,7 +56,12 @@ async def test_a_name_that_is_none_is_refused(rest: Rest, path: str) -> None:
     assert (await rest.put(path)).status == 400
 
 
-UNSET = {"maxTopicsPerNamespace": 0, "schemaCompatibilityStrategy": "UNDEFINED"}
+UNSET = {
+    "maxTopicsPerNamespace": 0,
+    "schemaCompatibilityStrategy": "UNDEFINED",
+    "subscriptionTypesEnabled": [],
+    "encryptionRequired": False,
+}
 """What a GET of these says when nothing is prescribed, where others have no content."""
 
 
@@ -105,6 +110,21 @@ UNSET = {"maxTopicsPerNamespace": 0, "schemaCompatibilityStrategy": "UNDEFINED"}
         ("maxConsumersPerSubscription", 5, 5),
         ("maxSubscriptionsPerTopic", 5, 5),
         ("maxUnackedMessagesPerConsumer", 5, 5),
+        ("maxUnackedMessagesPerSubscription", 5, 5),
+        ("subscriptionTypesEnabled", ["Failover", "Exclusive"], ["Exclusive", "Failover"]),
+        (
+            "autoSubscriptionCreation",
+            {"allowAutoSubscriptionCreation": False},
+            {"allowAutoSubscriptionCreation": False},
+        ),
+        (
+            "subscribeRate",
+            {"subscribeThrottlingRatePerConsumer": 5},
+            {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30},
+        ),
+        ("encryptionRequired", True, True),
+        ("deduplicationSnapshotInterval", 120, 120),
+        ("offloadDeletionLagMs", 60_000, 60_000),
     ],
 )  # fmt: skip
 async def test_a_policy_is_set_shown_and_removed(rest: Rest, word: str, body: Any, shown: Any) -> None:
@@ -234,7 +254,7 @@ async def test_a_namespace_is_made_with_the_policies_of_the_request(rest: Rest) 
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"max_unacked_messages_per_subscription": 5}, "max_unacked_messages_per_subscription"),
+        ({"offload_threshold": 5}, "offload_threshold"),
         ({"auth_policies": {"namespace_auth": {"app": ["fly"]}}}, "fly"),
         ({"auth_policies": {"namespace_auth": {"a/b": ["produce"]}}}, "role"),
         ({"auth_policies": {"destination_auth": {"t": {"app": ["produce"]}}}}, "destination_auth"),
@@ -242,7 +262,7 @@ async def test_a_namespace_is_made_with_the_policies_of_the_request(rest: Rest) 
         ({"auth_policies": {"guess": {"app": ["produce"]}}}, "guess"),
         ({"auth_policies": 5}, "JSON object"),
         ({"subscription_auth_mode": "Prefix"}, "not be enforced"),
-        ({"encryption_required": True}, "encryption_required"),
+        ({"subscription_types_enabled": ["Odd"]}, "Key_Shared"),
         ({"replication_clusters": ["far"]}, "replication_clusters"),
         ({"retention_policies": {"retentionTimeInMinutes": -5}}, "retention"),
         ({"topicDispatchRate": {"far": {"dispatchThrottlingRateInMsg": 7}}}, "dispatch"),
@@ -283,7 +303,7 @@ async def test_a_policy_that_is_not_here_is_never_set(rest: Rest, parent: str) -
     words = absent.OF_NAMESPACES if parent == ONE else absent.OF_TOPICS
     for word in words:
         path = f"{parent}/{word.replace('{', '').replace('}', '')}"
-        said = absent.UNSET.get(word) if parent == ONE else None
+        said = (absent.UNSET if parent == ONE else absent.UNSET_OF_TOPICS).get(word)
         assert (await rest.get(path)) == (204 if said is None else 200, said)
         assert (await rest.delete(path)).status == 204
         for ask in (rest.post, rest.put):

@@ -9,7 +9,7 @@ import pytest
 from quire.metadata.records import Policies, RetentionPolicy, decode, encode
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.namespace_json import namespace_of
-from quire.serving.admin.policy_json import POLICIES, QUOTAS, shown
+from quire.serving.admin.policy_json import AUTO_UPDATE, AUTO_UPDATE_NAMES, POLICIES, QUOTAS, shown
 
 KEPT = (
     b'{"deduplication":true,"persistence":{"write_quorum":3,"ack_quorum":2},'
@@ -23,7 +23,10 @@ KEPT = (
     b'"dispatch_rate":{"messages":100,"period_s":10},"subscription_dispatch_rate":{"bytes":1048576},'
     b'"iceberg":{"catalog":"https://catalog:8181","table":"orders"},'
     b'"topics_max":100,"producers_max":10,"consumers_max":20,"consumers_per_subscription_max":5,'
-    b'"subscriptions_max":7,"unacked_messages_max":1000,"auto_topic_partitions":4}'
+    b'"subscriptions_max":7,"unacked_messages_max":1000,"auto_topic_partitions":4,'
+    b'"subscription_types":["Exclusive","Key_Shared"],"auto_subscription_creation":false,'
+    b'"subscribe_rate":{"subscriptions":5},"subscription_unacked_max":4000,"encryption_required":true,'
+    b'"properties":{"team":"billing"},"archive_lag_ms":60000,"deduplication_snapshot_s":120}'
 )
 """What older brokers wrote into the metadata store; it is read for ever."""
 
@@ -73,6 +76,14 @@ SHOWN: dict[str, Any] = {
     "maxConsumersPerSubscription": 5,
     "maxSubscriptionsPerTopic": 7,
     "maxUnackedMessagesPerConsumer": 1000,
+    "subscriptionTypesEnabled": ["Exclusive", "Key_Shared"],
+    "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
+    "subscribeRate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30},
+    "maxUnackedMessagesPerSubscription": 4000,
+    "encryptionRequired": True,
+    "properties": {"team": "billing"},
+    "offloadDeletionLagMs": 60_000,
+    "deduplicationSnapshotInterval": 120,
     "backlogQuota": {
         "destination_storage": {
             "limit": 10, "limitSize": 10, "limitTime": -1, "policy": "producer_exception"
@@ -97,6 +108,20 @@ def test_every_policy_is_in_these_bytes() -> None:
     kept = decode(Policies, KEPT, "namespace")
     for policy in (*POLICIES, *QUOTAS.values()):
         assert getattr(kept, policy.field) is not None, policy.field
+
+
+def test_the_older_name_of_the_schema_strategy_sets_the_same_policy() -> None:
+    """Whatever clients send for the other one when it is not set."""
+    older, newer = "schema_auto_update_compatibility_strategy", "schema_compatibility_strategy"
+    for body in ({older: "Backward", newer: "UNDEFINED"}, {older: "Full", newer: "BACKWARD"}):
+        assert namespace_of(body, "c")[0] == Policies(schema_compatibility="BACKWARD")
+    assert namespace_of({older: "Full", newer: "UNDEFINED"}, "c")[0] == Policies()
+    for strategy, name in AUTO_UPDATE_NAMES.items():
+        assert AUTO_UPDATE.shape.parse(name) == strategy and AUTO_UPDATE.shape.show(strategy) == name
+
+
+def test_no_types_are_all_types() -> None:
+    assert namespace_of({"subscription_types_enabled": []}, "c")[0] == Policies()
 
 
 def test_what_was_kept_when_more_was_allowed_is_shown_all_the_same() -> None:
@@ -133,6 +158,18 @@ def test_what_was_kept_when_more_was_allowed_is_shown_all_the_same() -> None:
         ("iceberg", {"catalog": "/lake", "warehouse": 5}, r"needs a catalog.*\$.warehouse"),
         ("messageTTL", "soon", "a number of seconds, 0"),
         ("schemaCompatibilityStrategy", "guess", "one of ALWAYS_INCOMPATIBLE, .*guess"),
+        ("schema_auto_update_compatibility_strategy", "FULL", "one of AutoUpdateDisabled, .*FULL"),
+        ("subscription_types_enabled", ["Shared", "Odd"], "types among Exclusive, .*Odd"),
+        ("subscription_types_enabled", "Shared", "types among Exclusive"),
+        ("autoSubscriptionCreationOverride", {"allow": True}, "'allow' is unknown"),
+        ("autoSubscriptionCreationOverride", {}, "needs allowAutoSubscriptionCreation"),
+        (
+            "clusterSubscribeRate",
+            {"c": {"ratePeriodInSecond": 5}},
+            "needs subscribeThrottlingRatePerConsumer",
+        ),
+        ("subscribeRate", {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 0}, "1 to 86400"),
+        ("properties", {"team": 5}, "whose values are strings"),
     ],
 )
 def test_what_is_none_is_refused_with_what_it_must_be_and_what_it_is(

@@ -105,6 +105,63 @@ async def test_what_clients_cannot_read_as_nothing_is_said(rest: Rest) -> None:
     assert (await rest.get(f"{NAMESPACE}/isAllowAutoUpdateSchema")).body is False
 
 
+async def test_what_of_a_topic_clients_cannot_read_as_nothing_is_said(rest: Rest) -> None:
+    await rest.put(TOPIC)
+    for word, said in (("schemaValidationEnforced", False), ("shadowTopics", [])):
+        assert await rest.get(f"{TOPIC}/{word}") == (200, said), word
+
+
+async def test_the_older_schema_strategy_is_the_other_one(rest: Rest) -> None:
+    older, newer = f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", "schemaCompatibilityStrategy"
+    assert await rest.get(older) == (200, "Full")
+    assert (await rest.put(older, "AutoUpdateDisabled")).status == 204
+    assert (await rest.get(f"{NAMESPACE}/{newer}")).body == "ALWAYS_INCOMPATIBLE"
+    assert (await rest.post(f"{NAMESPACE}/{newer}", "BACKWARD_TRANSITIVE")).status == 204
+    assert await rest.get(older) == (200, "BackwardTransitive")
+    assert (await rest.put(older, "FULL")).status == 400
+    assert (await rest.delete(older)).status == 204
+    assert (await rest.get(f"{NAMESPACE}/{newer}")).body == "UNDEFINED"
+
+
+async def test_a_namespaces_properties(rest: Rest) -> None:
+    """Values are plain text; those that are put are added to the others."""
+    every, one = f"{NAMESPACE}/properties", f"{NAMESPACE}/property"
+    assert await rest.get(every) == (200, {})
+    assert (await rest.put(every, {"team": "billing", "tier": "1"})).status == 204
+    assert (await rest.put(f"{one}/tier/gold%20plus")).status == 204
+    assert (await rest.get(every)).body == {"team": "billing", "tier": "gold plus"}
+    assert (await rest.get(NAMESPACE)).body["properties"] == {"team": "billing", "tier": "gold plus"}
+    assert await rest.get(f"{one}/tier") == (200, "gold plus")
+    assert await rest.get(f"{one}/none") == (204, None)
+    assert await rest.delete(f"{one}/tier") == (200, "gold plus")
+    assert await rest.delete(f"{one}/tier") == (204, None)
+    assert (await rest.get(every)).body == {"team": "billing"}
+    assert (await rest.put(every, {"team": 5})).status == 400
+    assert (await rest.put(every, {"a": "x" * 70_000})).status == 400
+    assert (await rest.delete(every)).status == 204
+    assert await rest.get(every) == (200, {})
+    for ask in (rest.get, rest.delete):
+        assert (await ask(f"{NAMESPACE}9/property/tier")).status == 404
+    assert (await rest.put(f"{NAMESPACE}9/property/tier/1")).status == 404
+
+
+async def test_resource_quotas_are_pulsars_default(rest: Rest) -> None:
+    quota = {
+        "msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100_000.0, "bandwidthOut": 300_000.0,
+        "memory": 80.0, "dynamic": True,
+    }  # fmt: skip
+    quotas = "/admin/v2/resource-quotas"
+    bundle = f"{quotas}/public/default/0x00000000_0xffffffff"
+    for path in (quotas, bundle):
+        assert await rest.get(path) == (200, quota)
+        refused = await rest.post(path, quota)
+        assert refused.status == 501 and "publishRate" in refused.body["reason"]
+        assert (await rest.delete(path)).status == 204
+    for path in ("public/default/0x00000000_0x80000000", "public/none/0x00000000_0xffffffff"):
+        for ask in (rest.get, rest.post, rest.delete):
+            assert (await ask(f"{quotas}/{path}")).status == 404
+
+
 async def test_a_broker_that_is_not_ready_says_why(rest: Rest, house: BrokerHouse) -> None:
     house.running[0].why_not_ready = lambda: ["no bookies"]  # type: ignore[method-assign]
     answer = await rest.get("/admin/v2/brokers/health")

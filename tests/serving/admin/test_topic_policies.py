@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.metadata import paths
+from quire.serving.admin import policies
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from tests.serving.admin.conftest import TOPIC, Rest
@@ -50,6 +51,10 @@ async def until(condition: Callable[[], bool]) -> None:
         ("maxConsumersPerSubscription", 5),
         ("maxSubscriptionsPerTopic", 5),
         ("maxUnackedMessagesOnConsumer", 5),
+        ("maxUnackedMessagesOnSubscription", 5),
+        ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}),
+        ("subscribeRate", {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 10}),
+        ("deduplicationSnapshotInterval", 120),
         ("publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1}),
         ("compactionThreshold", 1 << 20),
         ("dispatchRate", dispatch_rate(100, -1, 10)),
@@ -282,6 +287,62 @@ async def test_a_dispatch_rate_that_is_none_is_refused(rest: Rest, body: Any) ->
         answer = await rest.post(f"{NAMESPACE}/{word}", body)
         assert answer.status == 400 and answer.body["reason"]
         assert (await rest.get(f"{NAMESPACE}/{word}")).body is None
+
+
+async def test_a_subscription_has_a_dispatch_rate_of_its_own(rest: Rest, broker: Broker) -> None:
+    own, of_all, name = dispatch_rate(5, -1, 1), dispatch_rate(50, -1, 1), "my%252Fsub"
+    path = f"{TOPIC}/{name}/dispatchRate"
+    assert (await rest.post(path, own)).status == 404
+    await rest.put(TOPIC)
+    assert await rest.get(path) == (204, None)
+    assert (await rest.get(f"{path}?applied=true")).body == dispatch_rate(-1, -1, 1)
+    await rest.post(f"{NAMESPACE}/subscriptionDispatchRate", of_all)
+    assert (await rest.get(f"{path}?applied=true")).body == of_all
+    topic = await broker.registry.open(NAME)
+    assert (await rest.post(path, own)).status == 204
+    assert (await rest.get(path)).body == (await rest.get(f"{path}?applied=true")).body == own
+    assert topic.log.dispatch_limits is not None
+    assert topic.log.dispatch_limits.own["my/sub"].messages == 5
+    assert await rest.get(f"{TOPIC}/other/dispatchRate") == (204, None)
+    assert (await rest.post(path, {"dispatchThrottlingRateInMsg": "many"})).status == 400
+    assert (await rest.post(f"{path}?isGlobal=true", own)).status == 501
+    assert (await rest.delete(path)).status == 204
+    assert await rest.get(path) == (204, None)
+    await rest.delete(f"{NAMESPACE}/subscriptionDispatchRate")
+    assert topic.log.dispatch_limits is None
+
+
+async def test_a_subscription_may_be_called_as_the_policy_is(rest: Rest) -> None:
+    await rest.put(TOPIC)
+    assert (await rest.put(f"{TOPIC}/subscription/dispatchRate")).status == 204
+    assert (await rest.delete(f"{TOPIC}/subscription/dispatchRate")).status == 204
+    assert (await rest.get(f"{TOPIC}/subscriptions")).body == []
+
+
+async def test_dispatch_rates_of_subscriptions_are_bounded(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "SUBSCRIPTION_RATES_MAX", 1)
+    await rest.put(TOPIC)
+    for _ in range(2):
+        assert (await rest.post(f"{TOPIC}/a/dispatchRate", dispatch_rate(5, -1, 1))).status == 204
+    refused = await rest.post(f"{TOPIC}/b/dispatchRate", dispatch_rate(5, -1, 1))
+    assert refused.status == 413 and "subscriptionDispatchRate" in refused.body["reason"]
+
+
+async def test_the_subscription_types_of_a_topic(rest: Rest) -> None:
+    """Not set, a topic's own are an empty list, as in Pulsar, and an empty list unsets them."""
+    await rest.put(TOPIC)
+    path, every = f"{TOPIC}/subscriptionTypesEnabled", ["Exclusive", "Shared", "Failover", "Key_Shared"]
+    assert await rest.get(path) == (200, [])
+    assert (await rest.get(f"{path}?applied=true")).body == every
+    assert (await rest.post(f"{NAMESPACE}/subscriptionTypesEnabled", ["Shared"])).status == 204
+    assert (await rest.get(f"{path}?applied=true")).body == ["Shared"]
+    assert (await rest.post(path, ["Key_Shared", "Exclusive"])).status == 204
+    assert (await rest.get(path)).body == ["Exclusive", "Key_Shared"]
+    assert (await rest.post(path, [])).status == 204
+    assert await rest.get(path) == (200, [])
+    assert (await rest.post(path, ["Odd"])).status == 400
 
 
 async def test_a_dispatch_rate_reaches_the_subscriptions_of_a_loaded_topic(

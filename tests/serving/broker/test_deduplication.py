@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from msgspec.structs import replace
 
 from quire.client import Client
 from quire.runtime.errors import QuireError, Unavailable
@@ -340,6 +341,38 @@ async def test_what_was_trimmed_is_still_a_duplicate_after_a_crash(house: Broker
     broker = await house.start(deduplication=True)
     assert await in_thread(lambda: publish(broker.service_url, range(8, 13))) == 10
     assert await in_thread(lambda: read_all(broker.service_url)) == [b"11", b"12"]
+
+
+async def test_a_snapshot_is_taken_when_the_policys_interval_is_over(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And messages have arrived since the last one."""
+    house.clock = clock = AdvancedClock()
+    broker = await house.start(deduplication=True)
+    await in_thread(lambda: publish(broker.service_url, range(1, 11)))
+    topic = await broker.registry.open_persistent(TopicName.parse(TOPIC))
+    assert topic.log.dedup is not None and not upkeep.is_due(topic)
+    await broker.admin.policies.change_topic(
+        TopicName.parse(TOPIC), lambda old: replace(old, deduplication_snapshot_s=60)
+    )
+    assert upkeep.is_due(topic)
+    taken: list[int] = []
+    monkeypatch.setattr(
+        topic.log.dedup_log, "put", lambda _topic, one, _done: taken.append(one.position.entry_id)
+    )
+    await upkeep.look(topic)
+    assert not taken
+    clock.ahead_s += 61
+    for _ in range(2):
+        await upkeep.look(topic)
+    (last,) = taken
+    assert last == topic.log.last_confirmed.entry_id
+    clock.ahead_s += 61
+    await upkeep.look(topic)
+    assert len(taken) == 1, "nothing has arrived"
+    await in_thread(lambda: publish(broker.service_url, range(11, 12)))
+    await upkeep.look(topic)
+    assert len(taken) == 2
 
 
 async def test_a_segment_stays_while_its_snapshot_is_not_durable(

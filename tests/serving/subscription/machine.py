@@ -18,7 +18,8 @@ from quire.serving.subscription.delivery.delivery import BlockView, frames
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.key_owners import ConsumerAssignError
 from quire.serving.subscription.dispatch.key_shared import KeyShared
-from quire.serving.subscription.dispatch.pending_acks import can_take
+from quire.serving.subscription.dispatch.multi_consumer import MultiConsumer
+from quire.serving.subscription.dispatch.pending_acks import PendingAcks, can_take
 from quire.serving.subscription.dispatch.shared import Shared
 from quire.serving.subscription.dispatch.single_active import SingleActive
 from quire.wire import block
@@ -35,6 +36,9 @@ def dispatcher_of(kind: str, cursor: Cursor, topic: FakeTopic, partition: int = 
     return SingleActive(SubscriptionKind[kind.upper()], cursor, segments, partition)
 
 
+BATCH_MAX = 5
+"""Messages of the largest batch in the histories."""
+
 SHARINGS = {
     "key-shared": KeySharing(),
     "key-shared-sticky": KeySharing(is_sticky=True),
@@ -45,7 +49,9 @@ SHARINGS = {
 class Machine:
     """Events in; what each consumer was sent is checked against the model on the way out."""
 
-    def __init__(self, kind: str, partition: int = -1, pace: int = 0, *, joins: bool = False) -> None:
+    def __init__(
+        self, kind: str, partition: int = -1, pace: int = 0, *, joins: bool = False, unacked_max: int = 0
+    ) -> None:
         self.pace = pace
         """Blocks are offered so many messages at a time, as a dispatch rate has it; 0: whole."""
         self.joins = joins
@@ -53,6 +59,7 @@ class Machine:
         self.topic = FakeTopic()
         self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
         self.dispatcher = dispatcher_of(kind, self.cursor, self.topic, partition)
+        self.dispatcher.limit_unacked(unacked_max)
         self.is_keyed = kind in SHARINGS
         self.is_shared = kind == "shared" or self.is_keyed
         self.slots: dict[Position, int] = {}
@@ -210,6 +217,8 @@ class Machine:
                 break
             if self.pace:
                 view = view.head(view.cover(wanted.entry_id - view.first_entry, view.count, self.pace)[0])
+            if not self.dispatcher.fits(view):
+                view = self.dispatcher.cut(view, wanted)
             said += [self._dispatched(delivery) for delivery in self.dispatcher.offer(view)]
         self.check()
         return said
@@ -288,7 +297,8 @@ class Machine:
         """What nobody holds waits: for anybody only if nobody is ready, and aside only for who is not."""
         dispatcher = self.dispatcher
         assert isinstance(dispatcher, Shared)
-        ready = [one for one in dispatcher.consumers if can_take(one)]
+        is_blocked = dispatcher.pending.is_blocked
+        ready = [one for one in dispatcher.consumers if can_take(one) and not is_blocked]
         waiting = [
             *_places(dispatcher.queue.entries),
             *chain.from_iterable(map(_places, dispatcher.queue.aside.values())),
@@ -306,6 +316,8 @@ class Machine:
     def _nobody_is_stalled(self) -> None:
         """Whoever can take something has been dispatched all of its keys that no other consumer holds."""
         assert isinstance(self.dispatcher, KeyShared)
+        if self.dispatcher.pending.is_blocked:
+            return
         holders: dict[int, str] = {
             self.slots[at]: who for at, who in self.dispatched.items() if at in self.slots
         }
@@ -346,12 +358,21 @@ class Machine:
                     for ledger, entries in consumer.pending_acks.items()
                     for entry in entries
                 ]
+        if isinstance(dispatcher, MultiConsumer):
+            self._limit_is_kept(dispatcher.pending)
         if self.is_keyed:
             self._nobody_is_stalled()
         if isinstance(dispatcher, Shared):
             self._shared_is_in_its_places()
         for made in passed:
             assert not self.left[made] or made in self.dispatched or self.is_shared
+
+    def _limit_is_kept(self, pending: PendingAcks) -> None:
+        """From the limit on nothing is dispatched, until half of it is left; only a batch may exceed it."""
+        most = pending.unacked_max
+        assert pending.unacked == sum(one.unacked for one in self.consumers.values()) < most + BATCH_MAX
+        assert pending.is_blocked or pending.unacked < most
+        assert not pending.is_blocked or 2 * pending.unacked > most
 
 
 def _places(entries: EntrySet) -> list[Position]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from quire.serving.model.request import SubscribeRequest, SubscriptionKind
 from quire.serving.policy.rate_limiter import (
     DispatchLimits,
     RateLimiter,
+    SubscriptionLimits,
     dispatch_limits,
     dispatch_rate_limiter,
 )
@@ -42,7 +45,7 @@ class Stand:
         self.subscriptions = Subscriptions(self.topic, store, 1, self.clock)
         self.topic.listener = self.subscriptions.confirmed
 
-    def limit(self, broker: DispatchRate | None = None, **policies: DispatchRate) -> None:
+    def limit(self, broker: DispatchRate | None = None, **policies: Any) -> None:
         shared = dispatch_rate_limiter(broker or DispatchRate(), self.clock)
         self.topic.dispatch_limits = dispatch_limits(TopicPolicies(**policies), self.clock, shared)
         self.subscriptions.policies_changed()
@@ -196,6 +199,38 @@ async def test_policies_that_say_the_same_keep_the_debt(stand: Stand) -> None:
     assert len(port.positions()) == 1
 
 
+async def test_a_subscription_may_have_a_rate_of_its_own(stand: Stand) -> None:
+    """Instead of the one of all subscriptions, lower or higher; 0 is no limit. The topic's rate holds as well."""
+    own = {"slow": per_s(1), "fast": per_s(0)}
+    stand.limit(subscription_dispatch_rate=per_s(5), subscription_rates=own)
+    ports = {name: await stand.consumer(name) for name in ("slow", "fast", "other")}
+    stand.topic.publish([1] * 20)
+    assert {name: len(port.positions()) for name, port in ports.items()} == {
+        "slow": 1,
+        "fast": 20,
+        "other": 5,
+    }
+    limiter = stand.subscription("slow").pump.limiter
+    assert stand.topic.dispatch_limits is not None
+    stand.topic.dispatch_limits = replace(stand.topic.dispatch_limits, own={"slow": per_s(1)})
+    stand.subscriptions.policies_changed()
+    assert stand.subscription("slow").pump.limiter is limiter, "another subscription's rate forgives no debt"
+    assert stand.subscription("fast").pump.limiter is not None
+    stand.limit(dispatch_rate=per_s(2), subscription_rates={"fast": per_s(100)})
+    stand.topic.publish([1] * 20)
+    assert sum(len(port.positions()) for port in ports.values()) == 2
+
+
+async def test_only_one_subscription_is_limited(stand: Stand) -> None:
+    stand.limit(subscription_rates={"slow": per_s(1)})
+    slow, other = await stand.consumer("slow"), await stand.consumer("other")
+    stand.topic.publish([1] * 20)
+    assert (len(slow.positions()), len(other.positions())) == (1, 20)
+    assert stand.subscription("other").pump.limiter is None
+    stand.limit()
+    assert len(slow.positions()) == 19
+
+
 async def test_a_subscription_that_ended_is_woken_no_more(stand: Stand) -> None:
     stand.limit(dispatch_rate=per_s(1))
     port, other = await stand.consumer("a"), await stand.consumer("b")
@@ -245,7 +280,7 @@ async def test_what_waits_for_its_time_is_why_nothing_flows(stand: Stand) -> Non
 
 
 def test_a_cut_ends_with_the_allowance_and_has_one_entry_at_least(stand: Stand) -> None:
-    limits = DispatchLimits(DispatchRate(messages=4, bytes=12), None)
+    limits = SubscriptionLimits(DispatchRate(messages=4, bytes=12), None)
     limiter = DispatchRateLimiter(limits, stand.clock, lambda: None)
     stand.topic.publish([1] * 8)
     (buffer,) = stand.topic.blocks

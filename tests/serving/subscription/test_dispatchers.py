@@ -79,11 +79,16 @@ def do(machine: Machine, what: str, given_: object) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
-@given(history=st.lists(steps, max_size=40), pace=st.sampled_from([0, 0, 1, 3]), joins=st.booleans())
+@given(
+    history=st.lists(steps, max_size=40),
+    pace=st.sampled_from([0, 0, 1, 3]),
+    joins=st.booleans(),
+    unacked_max=st.sampled_from([0, 0, 1, 2, 9]),
+)
 def test_every_message_is_dispatched_until_acknowledged_and_to_one_at_a_time(
-    kind: str, history: list[tuple[str, object]], pace: int, joins: bool
+    kind: str, history: list[tuple[str, object]], pace: int, joins: bool, unacked_max: int
 ) -> None:
-    machine = Machine(kind, pace=pace, joins=joins)
+    machine = Machine(kind, pace=pace, joins=joins, unacked_max=unacked_max)
     for what, value in history:
         do(machine, what, value)
     dispatch_the_rest(machine)
@@ -93,6 +98,7 @@ def dispatch_the_rest(machine: Machine) -> None:
     """Whatever happened: a consumer with permits gets all that is left, and when it is acknowledged nothing is."""
     for name in list(machine.consumers):
         machine.detach(name)
+    machine.dispatcher.limit_unacked(0)
     machine.attach("z")
     machine.flow("z", 10_000)
     machine.pump()

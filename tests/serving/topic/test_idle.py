@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import InactiveTopicPolicy, Policies
@@ -126,7 +127,10 @@ async def test_a_topic_rests_while_bookies_keep_what_is_archived_and_is_recalled
 ) -> None:
     await house.stop(broker)
     broker = await house.start(
-        topic_idle_ms_max=int(1000 * IDLE_S), archive_delay_ms=0, archive_lag_ms=3_600_000
+        topic_idle_ms_max=int(1000 * IDLE_S), archive_delay_ms=0, archive_lag_ms=60_000
+    )
+    await broker.admin.policies.change_namespace(
+        "public", "default", lambda old: replace(old, archive_lag_ms=3_600_000)
     )
     await in_thread(lambda: publish(client, b"0"))
     await let_pass(house, broker, IDLE_S)
@@ -152,6 +156,9 @@ async def test_a_topic_at_rest_is_recalled_sooner_when_a_bookie_has_no_room(
     await house.stop(broker)
     broker = await house.start(
         topic_idle_ms_max=int(1000 * IDLE_S), archive_delay_ms=0, archive_lag_ms=3_600_000
+    )
+    await broker.admin.policies.change_namespace(
+        "public", "default", lambda old: replace(old, archive_lag_ms=86_400_000)
     )
     await in_thread(lambda: publish(client, b"0"))
     await let_pass(house, broker, IDLE_S)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from quire.metadata.records import DispatchRate, PublishRate
+from quire.metadata.records import DispatchRate, PublishRate, SubscribeRate
 from quire.runtime.clock import ManualClock
+from quire.serving.policy import subscribe_rate
 from quire.serving.policy.rate_limiter import RateLimiter, dispatch_rate_limiter, publish_rate_limiter
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.subscribe_rate import subscribe_rate_limiter
 
 
 def test_the_slower_of_both_kinds_counts() -> None:
@@ -141,3 +143,23 @@ async def test_one_that_is_opened_lets_everybody_pass() -> None:
     limiter.wait(lambda: told.append(True))
     limiter.open()
     assert told == [True] and limiter.is_open()
+
+
+def test_a_consumer_subscribes_so_often_in_a_period_and_others_as_well() -> None:
+    clock = ManualClock()
+    limiter = subscribe_rate_limiter(SubscribeRate(subscriptions=2, period_s=10), clock)
+    assert limiter is not None
+    assert [limiter.admits("a"), limiter.admits("a"), limiter.admits("a")] == [True, True, False]
+    assert limiter.admits("b")
+    clock.advance_ms(9_999)
+    assert not limiter.admits("a")
+    clock.advance_ms(1)
+    assert limiter.admits("a")
+    assert subscribe_rate_limiter(SubscribeRate(), clock) is None
+
+
+def test_names_that_clients_make_up_cost_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribe_rate, "CONSUMERS_MAX", 3)
+    limiter = subscribe_rate.SubscribeRateLimiter(SubscribeRate(subscriptions=1), ManualClock())
+    assert [limiter.admits(number) for number in range(10)] == 10 * [True]
+    assert len(limiter._requests) <= 3

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.admin.ListNamespaceTopicsOptions;
 import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.Mode;
@@ -19,6 +20,7 @@ import org.apache.pulsar.client.admin.PulsarAdminException.ServerSideErrorExcept
 import org.apache.pulsar.client.api.AuthenticationFactory;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.common.policies.data.*;
 
 /**
@@ -414,7 +416,44 @@ public class Walk {
         namespaces.setMaxProducersPerTopic(NAMESPACE, 10);
         same(10, namespaces.getMaxProducersPerTopic(NAMESPACE));
         namespaces.removeMaxProducersPerTopic(NAMESPACE);
-        refused(ServerSideErrorException.class, 501, () -> namespaces.setMaxUnackedMessagesPerSubscription(NAMESPACE, 1));
+        namespaces.setMaxUnackedMessagesPerSubscription(NAMESPACE, 1000);
+        same(1000, namespaces.getMaxUnackedMessagesPerSubscription(NAMESPACE));
+        namespaces.removeMaxUnackedMessagesPerSubscription(NAMESPACE);
+        same(null, namespaces.getMaxUnackedMessagesPerSubscription(NAMESPACE));
+        same(Set.of(), namespaces.getSubscriptionTypesEnabled(NAMESPACE));
+        namespaces.setSubscriptionTypesEnabled(NAMESPACE, Set.of(SubscriptionType.Shared, SubscriptionType.Key_Shared));
+        same(Set.of(SubscriptionType.Shared, SubscriptionType.Key_Shared), namespaces.getSubscriptionTypesEnabled(NAMESPACE));
+        namespaces.removeSubscriptionTypesEnabled(NAMESPACE);
+        var subscribing = AutoSubscriptionCreationOverride.builder().allowAutoSubscriptionCreation(false).build();
+        namespaces.setAutoSubscriptionCreation(NAMESPACE, subscribing);
+        same(false, namespaces.getAutoSubscriptionCreation(NAMESPACE).isAllowAutoSubscriptionCreation());
+        namespaces.removeAutoSubscriptionCreation(NAMESPACE);
+        namespaces.setSubscribeRate(NAMESPACE, new SubscribeRate(5, 60));
+        same(new SubscribeRate(5, 60), namespaces.getSubscribeRate(NAMESPACE));
+        namespaces.removeSubscribeRate(NAMESPACE);
+        same(false, namespaces.getEncryptionRequiredStatus(NAMESPACE));
+        namespaces.setEncryptionRequiredStatus(NAMESPACE, true);
+        same(true, namespaces.getEncryptionRequiredStatus(NAMESPACE));
+        namespaces.setEncryptionRequiredStatus(NAMESPACE, false);
+        namespaces.setProperties(NAMESPACE, Map.of("team", "billing", "tier", "1"));
+        namespaces.setProperty(NAMESPACE, "tier", "gold");
+        same(Map.of("team", "billing", "tier", "gold"), namespaces.getProperties(NAMESPACE));
+        same("gold", namespaces.getProperty(NAMESPACE, "tier"));
+        same("gold", namespaces.removeProperty(NAMESPACE, "tier"));
+        same(null, namespaces.getProperty(NAMESPACE, "tier"));
+        namespaces.clearProperties(NAMESPACE);
+        same(SchemaAutoUpdateCompatibilityStrategy.Full, namespaces.getSchemaAutoUpdateCompatibilityStrategy(NAMESPACE));
+        namespaces.setSchemaAutoUpdateCompatibilityStrategy(NAMESPACE, SchemaAutoUpdateCompatibilityStrategy.Backward);
+        same(SchemaCompatibilityStrategy.BACKWARD, namespaces.getSchemaCompatibilityStrategy(NAMESPACE));
+        namespaces.setSchemaCompatibilityStrategy(NAMESPACE, SchemaCompatibilityStrategy.UNDEFINED);
+        namespaces.setDeduplicationSnapshotInterval(NAMESPACE, 120);
+        same(120, namespaces.getDeduplicationSnapshotInterval(NAMESPACE));
+        namespaces.removeDeduplicationSnapshotInterval(NAMESPACE);
+        namespaces.setOffloadDeleteLag(NAMESPACE, 60, TimeUnit.SECONDS);
+        same(60_000L, namespaces.getOffloadDeleteLagMs(NAMESPACE));
+        namespaces.clearOffloadDeleteLag(NAMESPACE);
+        refused(ServerSideErrorException.class, 501, () -> namespaces.setOffloadThreshold(NAMESPACE, 1));
+        same(40.0, admin.resourceQuotas().getDefaultResourceQuota().getMsgRateIn());
         refused(NotFoundException.class, 404, () -> namespaces.setRetention("shop/none", new RetentionPolicies(60, 100)));
         refused(NotFoundException.class, 404, () -> namespaces.getRetention("shop/none"));
     }
@@ -443,7 +482,23 @@ public class Walk {
         policies.setMaxConsumers(TOPIC, 10);
         same(10, policies.getMaxConsumers(TOPIC));
         policies.removeMaxConsumers(TOPIC);
-        refused(ServerSideErrorException.class, 501, () -> policies.setMaxUnackedMessagesOnSubscription(TOPIC, 1));
+        policies.setMaxUnackedMessagesOnSubscription(TOPIC, 1000);
+        same(1000, policies.getMaxUnackedMessagesOnSubscription(TOPIC));
+        policies.setSubscriptionTypesEnabled(TOPIC, Set.of(SubscriptionType.Shared));
+        same(Set.of(SubscriptionType.Shared), policies.getSubscriptionTypesEnabled(TOPIC));
+        policies.setSubscribeRate(TOPIC, new SubscribeRate(5, 60));
+        same(new SubscribeRate(5, 60), policies.getSubscribeRate(TOPIC));
+        var rate = DispatchRate.builder().dispatchThrottlingRateInMsg(10).dispatchThrottlingRateInByte(-1).ratePeriodInSecond(1).build();
+        policies.setSubscriptionDispatchRate(TOPIC, "s", rate);
+        same(10, policies.getSubscriptionDispatchRate(TOPIC, "s").getDispatchThrottlingRateInMsg());
+        policies.removeSubscriptionDispatchRate(TOPIC, "s");
+        same(null, policies.getSubscriptionDispatchRate(TOPIC, "s"));
+        policies.setAutoSubscriptionCreation(TOPIC, AutoSubscriptionCreationOverride.builder().allowAutoSubscriptionCreation(false).build());
+        same(false, policies.getAutoSubscriptionCreation(TOPIC, false).isAllowAutoSubscriptionCreation());
+        policies.deleteTopicPolicies(TOPIC);
+        same(List.of(), admin.topics().getShadowTopics(TOPIC));
+        same(false, policies.getSchemaValidationEnforced(TOPIC, false));
+        refused(ServerSideErrorException.class, 501, () -> admin.topics().setShadowTopics(TOPIC, List.of(TOPIC + "-shadow")));
         refused(NotFoundException.class, 404, () -> policies.setMessageTTL(TOPIC + "-none", 60));
     }
 
