@@ -415,7 +415,8 @@ class Offloader:
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
-            lag_ms = 0 if is_short else self._lag_ms if topic.lag_ms is None else topic.lag_ms
+            own_lag_ms = self._lag_ms if topic.lag_ms is None else topic.lag_ms
+            lag_ms = 0 if is_short else own_lag_ms
             for segment in topic.segments:
                 if segment.archive is not None and segment.on_bookies:
                     archived.append(Archived(topic.name, segment))

@@ -46,7 +46,7 @@ def is_due(topic: PersistentTopic) -> bool:
         or policies.quotas
         or policies.subscription_expiration_ms > 0
         or policies.compaction_threshold_bytes > 0
-        or policies.deduplication_snapshot_s > 0
+        or (policies.deduplication_snapshot_s > 0 and topic.log.dedup is not None)
         or policies.inactive_topics.enabled
         or topic.log.segment_list.sealed
     )
