@@ -379,7 +379,7 @@ class Policies(Record, frozen=True):
     subscribe_rate: SubscribeRate | None = None
     subscription_unacked_max: int | None = None
     """Limit of unacknowledged messages per shared subscription, over all of its consumers."""
-    subscription_rates: dict[str, DispatchRate] | None = None
+    subscription_rates: dict[str, DispatchRate] = {}
     """Topics only: dispatch rates by subscription, each instead of `subscription_dispatch_rate`."""
     encryption_required: bool | None = None
     """Namespaces only: True if unencrypted messages are refused."""

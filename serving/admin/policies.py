@@ -234,7 +234,7 @@ def subscription_rate_routes(broker: Broker) -> Sequence[Route]:
     async def show(name: str, *topic: TopicName, **which: bool) -> dict[str, Any] | None:
         """Return the rate of a subscription; if `applied`, that of all subscriptions if it has no rate of its own."""
         found = await level.read(*topic, **which)
-        rate = (found.subscription_rates or {}).get(name)
+        rate = found.subscription_rates.get(name)
         if rate is None and which["applied"]:
             rate = found.subscription_dispatch_rate
         return None if rate is None else DispatchRates.show(rate)
@@ -260,7 +260,7 @@ def subscription_rate_routes(broker: Broker) -> Sequence[Route]:
 
 def _with_rate(policies: Policies, name: str, rate: DispatchRate | None) -> Policies:
     """Return `policies` with this dispatch rate of a subscription; None unsets it. Raises `LimitExceeded`."""
-    rates = {one: known for one, known in (policies.subscription_rates or {}).items() if one != name}
+    rates = {one: known for one, known in policies.subscription_rates.items() if one != name}
     if rate is not None:
         if len(rates) >= SUBSCRIPTION_RATES_MAX:
             raise LimitExceeded(
@@ -268,7 +268,7 @@ def _with_rate(policies: Policies, name: str, rate: DispatchRate | None) -> Poli
                 "some, or set subscriptionDispatchRate"
             )
         rates[name] = rate
-    return replace(policies, subscription_rates=rates or None)
+    return replace(policies, subscription_rates=rates)
 
 
 def _quota(kind: str) -> PolicyJson:

@@ -40,15 +40,15 @@ def subscribe(number: int, kind: str = "Shared", subscription: str = "s", **more
 
 @pytest.mark.parametrize("topic", [TOPIC, VOLATILE])
 async def test_only_allowed_types_may_subscribe(broker: Broker, topic: str) -> None:
-    await prescribe(broker, subscription_types=("Shared", "Failover"))
+    await prescribe(broker, subscription_types=("Shared", "Key_Shared"))
     client = await connected(broker)
-    for number, kind in enumerate(("Exclusive", "Key_Shared"), 1):
+    for number, kind in enumerate(("Exclusive", "Failover"), 1):
         said = await refused(client, subscribe(number, kind, topic=topic), pb.NotAllowedError)
-        assert kind in said and "Shared or Failover" in said
+        assert kind in said and "Shared or Key_Shared" in said
     reader = subscribe(3, "Exclusive", "reader", durable=False, topic=topic)
     await refused(client, reader, pb.NotAllowedError)
     await let_in(client, subscribe(4, "Shared", "a", topic=topic))
-    await let_in(client, subscribe(5, "Failover", "b", topic=topic))
+    await let_in(client, subscribe(5, "Key_Shared", "b", topic=topic))
     await prescribe(broker, subscription_types=None)
     await let_in(client, subscribe(1, "Exclusive", "c", topic=topic))
 
