@@ -339,6 +339,15 @@ class Offloader:
         """Archive all sealed segments now, flushed or not, even those that wait after a failure; return the result."""
         return await self._do_round(by_hand=True, progress=progress)
 
+    async def upload(self, topic: str, find: Callable[[], Iterable[SegmentRecord]]) -> OffloadReport:
+        """Archive now, flushed or not, the sealed segments of a topic that `find` returns after the current round."""
+        async with self._round:
+            report = OffloadReport(waiting=self.totals.waiting)
+            jobs = deque(_Job(Action.UPLOAD, topic, segment) for segment in find())
+            await self._perform_all(jobs, report, by_hand=True, progress=Progress("run"))
+            self.totals.add_round(report)
+            return report
+
     def status(self) -> OffloadStatus:
         """Return running jobs and failures, for operators."""
         failing = self.attempts.errors
@@ -368,12 +377,17 @@ class Offloader:
             report = OffloadReport()
             due = await self._due(0 if by_hand else self._delay_ms)
             jobs = deque(await self._in_order(due, report, by_hand))
-            progress.of = len(jobs)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(CONCURRENCY, len(jobs))):
-                    group.create_task(self._work(jobs, report, by_hand, progress))
+            await self._perform_all(jobs, report, by_hand=by_hand, progress=progress)
             self.totals.add_round(report)
             return report
+
+    async def _perform_all(
+        self, jobs: deque[_Job], report: OffloadReport, *, by_hand: bool, progress: Progress
+    ) -> None:
+        progress.of = len(jobs)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CONCURRENCY, len(jobs))):
+                group.create_task(self._work(jobs, report, by_hand, progress))
 
     async def _in_order(self, due: list[_Job], report: OffloadReport, by_hand: bool) -> list[_Job]:
         """Return uploads, then releases, then deletions; return only uploads if the stores cannot be verified now."""

@@ -71,19 +71,6 @@ OF_TOPICS: Final = {
 BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 ACTIONS: Final = (
     (
-        "PUT",
-        f"{TOPIC}/offload",
-        "segments are archived after they are sealed; `quire archive run` archives them now",
-    ),
-    ("DELETE", f"{TOPIC}/truncate", "acknowledged messages are deleted according to the retention policy"),
-    (
-        "POST",
-        f"{TOPIC}/trim",
-        "acknowledged messages are deleted according to the retention policy, every few seconds",
-    ),
-    ("GET", f"{TOPIC}/internal-info", "use internalStats, which contains ledgers and cursors"),
-    ("POST", f"{TOPIC}/subscription/{{subscription}}/analyzeBacklog", "use stats, which contain the backlog"),
-    (
         "GET",
         f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus",
         "geo-replication is not supported",
@@ -223,20 +210,7 @@ def _replication(broker: Broker) -> Sequence[Route]:
     def here(_: object) -> list[str]:
         return [mine]
 
-    def never_run(_: object) -> dict[str, str]:
-        return {"status": "NOT_RUN", "lastError": ""}
-
     found = [
-        Route(
-            "GET",
-            f"{TOPIC}/offload",
-            broker.fan_out.partitions,
-            TOPIC_NAME,
-            answer=never_run,
-            may=Action.ADMINISTER,
-        )
-    ]
-    found += [
         Route(
             "DELETE",
             f"{NAMESPACE}/removeOffloadPolicies",

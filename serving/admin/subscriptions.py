@@ -59,6 +59,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     async def expire_before(topic: TopicName, name: str, end: _Start) -> None:
         await subscriptions.expire_before(topic, name, *end)
 
+    start = body(_first, Where)
     its = f"{SUBSCRIPTION}/properties"
     set_properties = subscriptions.set_properties
     return (
@@ -74,6 +75,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route(
             "POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count"), may=may
         ),
+        Route("POST", f"{SUBSCRIPTION}/analyzeBacklog", subscriptions.analyze, *one, start, may=may),
         Route("POST", f"{SUBSCRIPTION}/resetcursor/{{time}}", reset, *one, time, may=may),
         Route("POST", f"{SUBSCRIPTION}/resetcursor", reset_to, *one, body(_next, Where), may=may),
         *subscription_rate_routes(broker),  # last, because a subscription may be named dispatchRate
@@ -95,6 +97,11 @@ def _next(value: Any) -> _Start:
     if index >= 0:
         return _Start(to, index + _is_excluded(value))
     return _Start(Position(to.ledger_id, to.entry_id + _is_excluded(value)))
+
+
+def _first(value: Any) -> Position | None:
+    """Return the first entry to analyze; None for the whole backlog."""
+    return None if value is None else _next(value).position
 
 
 def _end(value: Any) -> _Start:

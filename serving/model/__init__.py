@@ -10,5 +10,6 @@ Read in this order:
     topics_pattern    a client's regular expression over topic names
     rates             counters and rates
     statistics        statistics of topics, subscriptions, consumers and producers, as JSON
+    internal_info     Pulsar's description of a topic's record, as JSON
     tracing           OpenTelemetry spans of messages
 """

@@ -332,6 +332,53 @@ class CompactionStatus(Struct, rename="camel"):
     last_error: str = ""
 
 
+class MessagePosition(Struct, rename="camel", frozen=True):
+    """Position in the JSON of Pulsar's message ids; (-1, -1) if there is none."""
+
+    ledger_id: int = -1
+    entry_id: int = -1
+    partition_index: int = -1
+
+
+class OffloadProcessStatus(Struct, rename="camel", frozen=True):
+    """Status of the last request to archive a topic's segments."""
+
+    status: str = "NOT_RUN"
+    last_error: str = ""
+    first_unoffloaded_message: MessagePosition = MessagePosition()
+    """Position of the first entry that is not archived, after a request that succeeded."""
+
+
+class BacklogAnalysis(Struct, rename="camel"):
+    """Contents of a subscription's backlog. Entry filters are not supported, so every entry counts as accepted."""
+
+    entries: int = 0
+    messages: int = 0
+    filter_rejected_entries: int = 0
+    filter_accepted_entries: int = 0
+    filter_rescheduled_entries: int = 0
+    filter_rejected_messages: int = 0
+    filter_accepted_messages: int = 0
+    filter_rescheduled_messages: int = 0
+    aborted: bool = False
+    """True if a limit on entries or time ended the scan before the end of the backlog."""
+    first_message_id: str | None = None
+    """First and last scanned entry, `ledger:entry`; None for an empty backlog, and for a partitioned topic."""
+    last_message_id: str | None = None
+
+    @classmethod
+    def of(cls, entries: int, messages: int, first: str = "", last: str = "", *, aborted: bool) -> Self:
+        return cls(
+            entries=entries,
+            messages=messages,
+            filter_accepted_entries=entries,
+            filter_accepted_messages=messages,
+            aborted=aborted,
+            first_message_id=first or None,
+            last_message_id=last or None,
+        )
+
+
 def _sums(fields: type[Struct], rows: Sequence[Struct]) -> dict[str, Any]:
     """Add up, over `rows`, each field that the struct `fields` has."""
     return {name: sum(getattr(one, name) for one in rows) for name in fields.__struct_fields__}

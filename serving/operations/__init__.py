@@ -7,6 +7,7 @@ Read in this order:
     deletion            deletion of partitioned topics, and recovery of interrupted deletions
     client_topics       lookups, subscriptions and schemas, for clients
     topic_admin         requests about a topic
+    topic_storage       truncating, trimming and offloading of a topic
     subscription_admin  requests about a subscription
     policy_admin        changes of policies, applied to loaded topics
     archive_admin       requests about the archive

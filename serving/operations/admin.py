@@ -15,6 +15,7 @@ from quire.serving.operations.statistics import Statistics
 from quire.serving.operations.subscription_admin import SubscriptionAdmin
 from quire.serving.operations.topic_admin import TopicAdmin
 from quire.serving.operations.topic_metrics import TopicMetrics
+from quire.serving.operations.topic_storage import TopicStorage
 from quire.serving.operations.topic_table import TopicTable
 from quire.serving.registry.offloading import Offloading
 from quire.serving.registry.registry import Registry
@@ -32,6 +33,7 @@ class Admin:
         offloading: Offloading | None,
     ) -> None:
         self.topics = TopicAdmin(registry, deletion, fan_out)
+        self.storage = TopicStorage(registry, fan_out, offloading)
         self.peeking = Peeking(registry, fan_out)
         self.table = TopicTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)

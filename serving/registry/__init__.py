@@ -12,6 +12,7 @@ Read in this order:
     topic_deletion    deletion of one topic
     splits            split of a bundle in two
     local_bundles     the bundles of this broker: the port that `ownership` uses
+    offload_requests  archiving of one topic's segments on request
     offloading        the broker's side of the archive: segments of loaded topics, and archive jobs
     idle_topics       unloading of idle topics, and loading when maintenance requires it
     rounds            maintenance of all loaded topics every few seconds

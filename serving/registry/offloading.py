@@ -18,6 +18,7 @@ from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError
 from quire.runtime.metrics import Values
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner
+from quire.serving.registry.offload_requests import OffloadRequests
 from quire.serving.registry.registry import Registry
 from quire.serving.topic.reading import CombinedReader, TopicReader
 from quire.serving.topic.services import Services
@@ -108,6 +109,7 @@ class Offloading:
             delay_ms=settings.archive_delay_ms,
             is_short_of_space=lambda: services.ledgers.is_short_of_space,
         )
+        self.requests = OffloadRequests(self.offloader, services.tasks)
 
     def start(self) -> None:
         self.offloader.start()

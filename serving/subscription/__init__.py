@@ -23,5 +23,6 @@ For operators:
     counting                 backlogs in messages
     byte_index, lag          backlogs in bytes and time
     stats                    Pulsar's statistics
+    analysis                 contents of a backlog
     peek                     reads without acknowledgement
 """

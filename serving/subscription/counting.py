@@ -12,6 +12,8 @@ times.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pyroaring import BitMap
 
 from quire.serving.model.ports import Position, TopicPort
@@ -89,12 +91,17 @@ def holes(cursor: Cursor) -> int:
     return sum(map(run_count, cursor.acked.by_ledger.values()))
 
 
+def runs_of(cursor: Cursor) -> Iterator[tuple[int, int, int]]:
+    """Yield the first runs of acknowledged entries after mark-delete: (ledger id, first entry, entry after the run)."""
+    for ledger_id, entries in cursor.acked.items():
+        for start, stop in spans(entries[:SHOWN_ENTRIES_MAX]):
+            yield ledger_id, start, stop
+
+
 def cursor_stats(cursor: Cursor, read: Position) -> CursorStats:
     """Describe a cursor, with only the first runs of acknowledged entries."""
     acked = (
-        f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
-        for ledger_id, entries in cursor.acked.items()
-        for start, stop in spans(entries[:SHOWN_ENTRIES_MAX])
+        f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]" for ledger_id, start, stop in runs_of(cursor)
     )
     return CursorStats(
         mark_delete_position="{}:{}".format(*cursor.mark_delete),

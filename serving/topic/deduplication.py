@@ -25,7 +25,8 @@ from itertools import groupby
 from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import NotFound, QuireError, Unavailable
+from quire.runtime.tasks import promise
 from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.model.request import Done
 from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
@@ -159,8 +160,11 @@ class Deduplication:
         if self._entries_since >= SNAPSHOT_ENTRIES:
             self.snapshot()
 
-    def snapshot(self) -> None:
-        """Take a snapshot, and write it after all accepted entries are confirmed; see `dedup`."""
+    def snapshot(self, done: Done = lambda _: None) -> None:
+        """Take a snapshot, and write it after all accepted entries are confirmed; see `dedup`.
+
+        `done` is called when the snapshot is durable, or with the error.
+        """
         self._entries_since, self._taken_s = 0, self._clock.monotonic()
         snapshot = self._with_position(self._seen.capture(self._clock.now_ms()))
         self._taken = snapshot.position
@@ -168,6 +172,7 @@ class Deduplication:
         def durable(error: QuireError | None) -> None:
             if error is None:
                 self.keeps = max(self.keeps, snapshot.position)
+            done(error)
 
         self._publisher.when_answered(lambda: self._log.put(self._name, snapshot, durable))
 
@@ -180,6 +185,14 @@ class Deduplication:
         """Take a snapshot that includes the confirmed entries up to `position`, unless the latest one already does."""
         if self._taken < position:
             self.snapshot()
+
+    async def save_snapshot(self) -> None:
+        """Take a snapshot and wait until it is durable. Raises `Unavailable` if the topic is closed before."""
+        saved, done = promise()
+        self.snapshot(done)
+        if not await self._publisher.flushed():
+            raise Unavailable(f"topic {self._name} was closed before its deduplication snapshot was written")
+        await saved
 
     def _with_position(self, seen: dict[str, Seen]) -> Snapshot:
         return Snapshot(self._segments.record.generation, self._segments.last_position(), seen)

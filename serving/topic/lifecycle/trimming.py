@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
-from quire.metadata.records import SegmentRecord
+from quire.metadata.records import RetentionPolicy, SegmentRecord
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.model.ports import Position
 from quire.serving.policy.applied import AppliedPolicies
@@ -19,6 +20,9 @@ from quire.serving.topic.deduplication import Deduplication
 from quire.serving.topic.lifecycle.retention import trimmable
 from quire.serving.topic.meta_store import MetaStore
 from quire.serving.topic.services import Services
+
+KEEPS_NOTHING: Final = RetentionPolicy(retention_ms=0, retention_bytes=0)
+"""Retention of a topic that is truncated."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,33 +49,36 @@ class Trimming:
         self._applied = applied
         self._services = services
 
-    async def trim(self, marks: Sequence[Position]) -> int:
+    async def trim(self, marks: Sequence[Position], *, even_retained: bool = False) -> int:
         """Delete the segments that retention, compaction, deduplication and subscriptions no longer require.
 
-        `marks` are the mark-delete positions of durable subscriptions. Returns the number of deleted segments.
+        `marks` are the mark-delete positions of durable subscriptions. With `even_retained`, neither the retention
+        policy nor a later compaction keeps a segment, but a running one does. Returns the number of deleted segments.
         """
-        retention = self._applied.policies.retention
+        retention = KEEPS_NOTHING if even_retained else self._applied.policies.retention
         if retention.retention_ms < 0 and retention.retention_bytes < 0:
             return 0
-        sealed, active, kept = self._segments.sealed, self._segments.active, self._compaction.keeps
-        count = self._trimmable(marks if kept is None else [*marks, kept])
+        is_for_compaction = self._compaction.is_running or not even_retained
+        kept = self._compaction.keeps if is_for_compaction else None
+        sealed, active = self._segments.sealed, self._segments.active
+        count = self._trimmable(marks if kept is None else [*marks, kept], retention)
         if count and self._dedup is not None:
             last = sealed[count - 1]
             self._dedup.snapshot_up_to(Position(last.ledger_id, last.last_entry))
-            count = min(count, self._trimmable([self._dedup.keeps]))
+            count = min(count, self._trimmable([self._dedup.keeps], retention))
         if not count or active is None:
             return 0
         first_kept = sealed[count].ledger_id if count < len(sealed) else active.ledger_id
         await self._discard(await self._meta_store.trim(first_kept))
         return count
 
-    def _trimmable(self, marks: Sequence[Position]) -> int:
+    def _trimmable(self, marks: Sequence[Position], retention: RetentionPolicy) -> int:
         active = self._segments.active
         return trimmable(
             self._segments.sealed,
             0 if active is None else active.bytes,
             marks,
-            self._applied.policies.retention,
+            retention,
             self._services.clock.now_ms(),
         )
 

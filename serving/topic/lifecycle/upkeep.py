@@ -20,11 +20,13 @@ a restart of the broker can delay a deletion, but never cause an earlier one.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Final
 
 from quire.metadata.records import BacklogQuota
-from quire.runtime.errors import NotFound
-from quire.serving.model.ports import ConsumerBusy, Position, SubscriptionPort
+from quire.runtime.errors import InUse, NotFound
+from quire.serving.model.ports import ConsumerBusy, Position, SubscriptionPort, was_unloaded
 from quire.serving.topic.lifecycle import quota
 from quire.serving.topic.log import LedgerLog
 from quire.serving.topic.topic import PersistentTopic
@@ -70,12 +72,50 @@ async def look(topic: PersistentTopic) -> bool:
     return policies.inactive_topics.enabled and is_abandoned(topic)
 
 
-async def trim(topic: PersistentTopic) -> int:
-    """Delete segments that neither retention nor a subscription requires; return their number."""
+async def trim(topic: PersistentTopic, *, even_retained: bool = False) -> int:
+    """Delete segments that neither retention nor a subscription requires; return their number.
+
+    With `even_retained`, the retention policy is ignored.
+    """
     if topic.is_closed:
         return 0  # The topic's subscriptions are closed, so every segment would seem to be acknowledged.
     marks = [one.mark_delete for one in topic.subscriptions if one.is_durable]
-    return await topic.log.trimming.trim(marks)
+    return await topic.log.trimming.trim(marks, even_retained=even_retained)
+
+
+async def truncate(topic: PersistentTopic) -> int:
+    """Delete all messages published so far, whatever the retention policy; return the number of deleted segments.
+
+    Every subscription is moved to the end first, durably. A subscription that is created or moved back meanwhile keeps
+    its messages. The result of the last compaction stays. Raises `InUse` during a compaction, `Unavailable` if the
+    topic is closed.
+    """
+    log = topic.log
+    if log.compaction.is_running:
+        raise InUse(f"topic {topic.name} is being compacted; truncate it after the compaction")
+    await _seal_up_to(topic, log.last_confirmed)
+    sealed = log.segment_list.sealed
+    if sealed:
+        end = Position(sealed[-1].ledger_id, sealed[-1].last_entry)
+        for one in topic.subscriptions:
+            with suppress(NotFound):  # meanwhile another request deleted it
+                await one.skip_up_to(end)
+        if log.dedup is not None:
+            await log.dedup.save_snapshot()
+    if topic.is_closed:
+        raise was_unloaded(topic.name)
+    return await trim(topic, even_retained=True)
+
+
+async def _seal_up_to(topic: PersistentTopic, last: Position) -> None:
+    """Seal the segment that contains `last`, if it is active. A roll in progress may have begun before `last`."""
+    log = topic.log
+    while not topic.is_closed and last.entry_id >= 0:
+        active = log.segment_list.active
+        rolling = log.writing.roll() if active is not None and active.ledger_id == last.ledger_id else None
+        if rolling is None:
+            return
+        await asyncio.shield(rolling)
 
 
 async def expire(topic: PersistentTopic, older_than_ms: int, subscription: str | None = None) -> None:
