@@ -20,6 +20,7 @@
                                                             version of the ledger's record
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
     /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and their load
+    /quire/settings/{name}                                  SettingRecord: a setting of all brokers, changed at run time
     /quire/tenants/{tenant}                                 TenantRecord
     /quire/namespaces/{tenant}/{namespace}                  NamespaceRecord: policies, bundle boundaries
     /quire/policies/{tenant}/{namespace}/{name}             Policies of one topic (of a parent: of all its partitions)
@@ -56,6 +57,7 @@ WAL_WRITERS = f"{ROOT}/wal-writers"
 WAL_TOMBSTONES = f"{ROOT}/wal-tombstones"
 BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"
+SETTINGS = f"{ROOT}/settings"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
 POLICIES = f"{ROOT}/policies"
@@ -128,6 +130,10 @@ def broker(broker_id: str) -> str:
 
 def load(broker_id: str) -> str:
     return f"{LOADS}/{encode(broker_id)}"
+
+
+def setting(name: str) -> str:
+    return f"{SETTINGS}/{encode(name)}"
 
 
 def tenant(name: str) -> str:

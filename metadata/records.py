@@ -232,6 +232,12 @@ class StateLogRecord(Record, frozen=True):
     """Paths of the two logs that continue this one after a split of the bundle; this log is not opened again."""
 
 
+class SettingRecord(Record, frozen=True):
+    """Setting of all brokers that an operator changed at run time; `value` is written as in a configuration file."""
+
+    value: str
+
+
 class TenantRecord(Record, frozen=True):
     name: str
     allowed_clusters: tuple[str, ...] = ()

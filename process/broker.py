@@ -20,7 +20,7 @@ from quire.ledger.reach import Reach
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import find_cluster
-from quire.process.broker_parts import make_broker, publish_audit, rest_on, start_sidecars
+from quire.process.broker_parts import follow_moves, make_broker, publish_audit, rest_on, start_sidecars
 from quire.process.ledger_home import home_of, start_ledgers
 from quire.process.listeners import EVERYWHERE
 from quire.process.object_stores import begin_with_wal, enter_archive, open_archive, start_wals
@@ -130,6 +130,7 @@ async def broker(settings: LoadedSettings) -> AsyncIterator[Broker]:
         ownership, reach = _ownership(process, directory, ledgers)
         to_brokers = tls.to_brokers(process.security_file)
         running = make_broker(process, of_broker, ledgers, archive, ownership, to_brokers)
+        follow_moves(running, own, ownership.shedding)
         running.services.budget.add_gauge(lambda: ledgers.lag.bytes)
         if process.listeners.http is not None:
             running.addresses.http_url = advertised_http(

@@ -127,7 +127,7 @@ class Process(Parts):
         self.metrics: list[MetricSource] = [self.watchdog.metrics]
         """Metrics of the parts; `member` and the HTTP port add those of the broker, bookie or gateway itself."""
         self.machine = Machine()
-        self._metadata_url = own.metadata
+        self.metadata_url = own.metadata
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ class Process(Parts):
                 self.listen_tls(configured.http, context),
             )
         self.instance = self.listeners.urls[0]
-        look_at_metadata(self._metadata_url)
+        look_at_metadata(self.metadata_url)
         self.security = self._apply_security(calls_brokers)
         self.listeners.audit(self.security)
 
@@ -213,7 +213,7 @@ class Process(Parts):
         Without `create`, a missing store is not created, because the process needs an existing cluster.
         """
         login = self.security_file.metadata.login
-        self.store = await open_metadata(self._metadata_url, self._metadata_tls, login, create=create)
+        self.store = await open_metadata(self.metadata_url, self._metadata_tls, login, create=create)
         self.push_async_callback(self.store.close)
         end_session_when_standing(self.store, self.watchdog)
         return self.store
@@ -221,7 +221,7 @@ class Process(Parts):
     @property
     def _metadata_tls(self) -> Callable[[], SSLContext] | None:
         """TLS context for ZooKeeper."""
-        is_file = urlsplit(self._metadata_url).scheme == "sqlite"
+        is_file = urlsplit(self.metadata_url).scheme == "sqlite"
         return None if is_file or self.inside is None else self.inside.client.current
 
     # -- health, metrics, traces -----------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Process(Parts):
     def member(self, metrics: MetricSource, more: Mapping[str, Check] | None = None) -> Member:
         """Create the process's report for `quire doctor` and `quire support-bundle`."""
         checks = {
-            "the metadata store": member_checks.metadata(self.store, self._metadata_url, self._metadata_tls),
+            "the metadata store": member_checks.metadata(self.store, self.metadata_url, self._metadata_tls),
             "its counters": member_checks.counters(lambda: all_of([metrics, *self.metrics])),
             **(more or {}),
         }

@@ -228,7 +228,7 @@ def take_apart(copy: MetadataCopy | None) -> CopyFacts:
     facts.bookies = [_of(BookieRecord, node) for node in _below(copy, paths.BOOKIES)]
     wals = [_of(WalRecord, node) for node in _below(copy, paths.WALS)]
     facts.wals = {wal.uuid: wal for wal in wals}
-    for folder in (paths.TENANTS, paths.POLICIES, paths.SCHEMA_BODIES, paths.SCHEMAS):
+    for folder in (paths.SETTINGS, paths.TENANTS, paths.POLICIES, paths.SCHEMA_BODIES, paths.SCHEMAS):
         facts.others += _below(copy, folder)
     return facts
 

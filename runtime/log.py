@@ -176,10 +176,15 @@ def configure(level: str = "info", *, as_json: bool = False, slow_ms: int = 0) -
     handler = _Lines(sys.stderr)
     handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
     handler.addFilter(Repeats(handler.write))
+    logging.getLogger().handlers[:] = [handler]
+    set_level(level, slow_ms=slow_ms)
+    logging.getLogger("aiohttp.server").addFilter(malformed_in_a_line)
+
+
+def set_level(level: str, *, slow_ms: int) -> None:
+    """Log from `level` on, and slow operations from `slow_ms` on, also after `configure`."""
     slow.BOUND.s = slow_ms / 1000 if slow_ms else math.inf
     root = logging.getLogger()
-    root.handlers[:] = [handler]
     root.setLevel(level.upper())
     for foreign in ("aiohttp.access", "botocore"):
         logging.getLogger(foreign).setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("aiohttp.server").addFilter(malformed_in_a_line)

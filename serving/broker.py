@@ -129,6 +129,7 @@ class Broker:
 
         Raises `ConfigurationError` if it cannot bind the address.
         """
+        await self.admin.settings.start()
         await self.namespaces.ensure_defaults()
         await self.sessions.topics.begin()
         await self.sessions.listen(listener, tls)

@@ -380,6 +380,7 @@ STORED: list[type[Record]] = [
     records.TopicRecord,
     records.ManifestRecord,
     records.StateLogRecord,
+    records.SettingRecord,
     records.TenantRecord,
     records.NamespaceRecord,
     records.Policies,

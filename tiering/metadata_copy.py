@@ -60,6 +60,7 @@ _VERSION: Final = 1
 _FOLDERS: Final = {
     paths.BOOKIES: 1,
     paths.WALS: 1,
+    paths.SETTINGS: 1,
     paths.TENANTS: 1,
     paths.NAMESPACES: 2,
     paths.POLICIES: 3,

@@ -301,8 +301,8 @@ class Offloader:
         self._archive = archive
         self._target = target
         self._clock = clock
-        self._lag_ms = lag_ms
-        self._delay_ms = delay_ms
+        self.lag_ms = lag_ms
+        self.delay_ms = delay_ms
         self._is_short_of_space = is_short_of_space
         self._tasks = Tasks("archive")
         self._wake = asyncio.Event()
@@ -375,7 +375,7 @@ class Offloader:
         progress = progress or Progress("run")
         async with self._round:
             report = OffloadReport()
-            due = await self._due(0 if by_hand else self._delay_ms)
+            due = await self._due(0 if by_hand else self.delay_ms)
             jobs = deque(await self._in_order(due, report, by_hand))
             await self._perform_all(jobs, report, by_hand=by_hand, progress=progress)
             self.totals.add_round(report)
@@ -429,7 +429,7 @@ class Offloader:
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
-            own_lag_ms = self._lag_ms if topic.lag_ms is None else topic.lag_ms
+            own_lag_ms = self.lag_ms if topic.lag_ms is None else topic.lag_ms
             lag_ms = 0 if is_short else own_lag_ms
             for segment in topic.segments:
                 if segment.archive is not None and segment.on_bookies:

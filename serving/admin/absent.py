@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from quire.security.authorization import Action
+from quire.serving.admin.bundles import BUNDLE
 from quire.serving.admin.permissions import are_heeded
 from quire.serving.admin.requests import Absent
 from quire.serving.admin.route import (
@@ -22,7 +23,6 @@ from quire.serving.admin.route import (
     REQUEST,
     TOPIC,
     TOPIC_NAME,
-    TOPICS,
     Argument,
     Route,
     as_it_is,
@@ -68,7 +68,6 @@ OF_TOPICS: Final = {
     **OF_BOTH,
     "shadowTopics": "shadow topics are not supported",
 }
-BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 ACTIONS: Final = (
     (
         "GET",
@@ -80,38 +79,36 @@ ACTIONS: Final = (
         f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus",
         "geo-replication is not supported",
     ),
-    ("DELETE", f"{NAMESPACE}/{{bundle:{BUNDLE}}}", "delete topics one by one"),
-    (
-        "POST",
-        f"{NAMESPACE}/{{bundle:{BUNDLE}}}/clearBacklog",
-        "clear the backlog of the namespace or of a topic",
-    ),
-    (
-        "POST",
-        f"{NAMESPACE}/{{bundle:{BUNDLE}}}/clearBacklog/{{subscription}}",
-        "clear the backlog of the namespace or of a topic",
-    ),
-    (
-        "POST",
-        f"{NAMESPACE}/{{bundle:{BUNDLE}}}/unsubscribe/{{subscription}}",
-        "unsubscribe from the namespace, or from a topic",
-    ),
-    (
-        "GET",
-        f"{NAMESPACE}/{{bundle}}/topicHashPositions",
-        "use `/lookup/v2/topic/…/bundle`, which returns a topic's bundle",
-    ),
+    ("DELETE", BUNDLE, "delete topics one by one"),
     ("GET", f"{NAMESPACE}/configversion", "geo-replication is not supported"),
     ("POST", f"{NAMESPACE}/resourcegroup/{{group}}", "resource groups are not supported"),
     ("POST", f"{NAMESPACE}/migration", "migration to other clusters is not supported"),
-    ("GET", f"{TOPICS}/{{bundle:{BUNDLE}}}", "list the topics of the namespace"),
-    (
-        "GET",
-        "/admin/v2/schemas/{tenant}/{namespace}/{topic}/metadata",
-        "use schemas, which lists the versions",
-    ),
 )
 """Requests that are rejected, with the reason or an alternative."""
+
+OF_CLUSTER: Final = (
+    (
+        "POST",
+        "/admin/v2/bookies/racks-info/{bookie}",
+        "a bookie's rack is its setting `rack`: change it and restart the bookie",
+    ),
+    (
+        "DELETE",
+        "/admin/v2/bookies/racks-info/{bookie}",
+        "a bookie's rack is its setting `rack`: change it and restart the bookie",
+    ),
+    (
+        "GET",
+        "/admin/v2/broker-stats/allocator-stats/{allocator}",
+        "brokers have no Netty allocators; /metrics has the memory of the process",
+    ),
+    (
+        "GET",
+        "/admin/v2/broker-stats/bookieops",
+        "bookies are not asked through BookKeeper's client; /metrics has pending bytes and latencies",
+    ),
+)
+"""Requests about the cluster that are rejected; they need a superuser."""
 
 PERSISTENT: Final = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
 
@@ -148,13 +145,18 @@ def routes(broker: Broker) -> Sequence[Route]:
             for method, path in (("POST", "subscription/{subscription}"), ("DELETE", "{subscription}/{role}"))
         ]
     found += [
-        Route(method, path, _refusal(why), REQUEST, may=Action.ADMINISTER) for method, path, why in ACTIONS
+        Route(method, path, _refusal(path, why), REQUEST, may=Action.ADMINISTER)
+        for method, path, why in ACTIONS
+    ]
+    found += [
+        Route(method, path, _refusal(path, why), REQUEST, may=Action.SUPERUSER)
+        for method, path, why in OF_CLUSTER
     ]
     found += [
         Route(
             "POST",
             path,
-            _refusal("grant and revoke permissions for each topic separately"),
+            _refusal(path, "grant and revoke permissions for each topic separately"),
             REQUEST,
             may=Action.SUPERUSER,
         )
@@ -163,9 +165,11 @@ def routes(broker: Broker) -> Sequence[Route]:
     return [*found, *_replication(broker)]
 
 
-def _refusal(why: str) -> Callable[[web.Request], NoReturn]:
+def _refusal(path: str, why: str) -> Callable[[web.Request], NoReturn]:
+    what = next(word for word in reversed(path.split("/")) if not word.startswith("{"))
+
     def refuse(request: web.Request) -> NoReturn:
-        raise Absent(f"{request.method} {request.path.rpartition('/')[2]} is not supported: {why}")
+        raise Absent(f"{request.method} {what} is not supported: {why}")
 
     refuse.__doc__ = f"Not supported: {why}."
     return refuse

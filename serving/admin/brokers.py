@@ -1,15 +1,13 @@
 """`/admin/v2/clusters`, `/admin/v2/brokers`, `/quire/v1/brokers`: brokers, and the owners of bundles.
 
 An operator can unload or split a bundle. A broker that hands a bundle over sends `take` to the new owner, which then
-acquires the bundle and loads the listed topics. Other clusters and failure domains are not supported. Settings are read
-at the start; none can be changed while a broker runs.
+acquires the bundle and loads the listed topics. Other clusters and failure domains are not supported.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any, Final, NoReturn
 
 from aiohttp import web
@@ -25,13 +23,12 @@ from quire.serving.broker import Broker
 CLUSTERS: Final = "/admin/v2/clusters"
 CLUSTER: Final = f"{CLUSTERS}/{{cluster}}"
 BROKERS: Final = "/admin/v2/brokers"
-CONFIGURATION: Final = f"{BROKERS}/configuration"
 OWNERS: Final = "/quire/v1/brokers"
 BUNDLE: Final = f"{OWNERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}"
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    return (*_configuration(broker), *_this_one(broker), *_cluster(broker), *_bundles(broker))
+    return (*_this_one(broker), *_cluster(broker), *_bundles(broker))
 
 
 def _this_one(broker: Broker) -> Sequence[Route]:
@@ -129,26 +126,6 @@ def _no_rows(_: str = "") -> list[str]:
 
 def _no_fields(_: str = "") -> dict[str, Any]:
     return {}
-
-
-def _configuration(broker: Broker) -> Sequence[Route]:
-    def running() -> dict[str, str]:
-        assert is_dataclass(broker.services.settings)
-        return {name: str(value) for name, value in asdict(broker.services.settings).items()}
-
-    def refuse(name: str) -> NoReturn:
-        raise ConfigurationError(
-            f"{name[:100]!r} cannot be changed while a broker runs: change the setting and restart the broker"
-        )
-
-    return (
-        Route("GET", CONFIGURATION, _no_rows, may=Action.SUPERUSER),
-        Route("GET", f"{CONFIGURATION}/", _no_rows, may=Action.SUPERUSER),
-        Route("GET", f"{CONFIGURATION}/values", _no_fields, may=Action.SUPERUSER),
-        Route("GET", f"{CONFIGURATION}/runtime", running, may=Action.SUPERUSER),
-        Route("POST", f"{CONFIGURATION}/{{name}}/{{value}}", refuse, path("name"), may=Action.SUPERUSER),
-        Route("DELETE", f"{CONFIGURATION}/{{name}}", refuse, path("name"), may=Action.SUPERUSER),
-    )
 
 
 def _bundles(broker: Broker) -> Sequence[Route]:

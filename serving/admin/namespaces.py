@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces`: namespaces and their bundles.
+"""`/admin/v2/namespaces`: namespaces; `bundles` has the requests about their bundles.
 
 `policies` serves the policies of both namespaces and topics.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, Literal
 
 from aiohttp import web
 
-from quire.metadata.records import NamespaceRecord, Policies
+from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
 from quire.serving.admin import policy_json, properties, resource_quotas
+from quire.serving.admin.bundles import bundles_of
 from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.permissions import are_heeded, shown_permissions
 from quire.serving.admin.policies import require_to_lift
@@ -28,13 +28,11 @@ from quire.serving.admin.route import (
     TENANT,
     Route,
     body,
-    path,
     query,
 )
 from quire.serving.broker import Broker
 from quire.serving.policy.resolved import limits_of
 
-BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 MODES: Final = {
     "PERSISTENT": ("persistent",),
     "NON_PERSISTENT": ("non-persistent",),
@@ -48,7 +46,7 @@ Made = tuple[Policies, tuple[str, ...] | None]
 
 def routes(broker: Broker) -> Sequence[Route]:
     others = properties, resource_quotas
-    return (*_namespaces(broker), *_bundles(broker), *(row for one in others for row in one.routes(broker)))
+    return (*_namespaces(broker), *(row for one in others for row in one.routes(broker)))
 
 
 def _namespaces(broker: Broker) -> Sequence[Route]:
@@ -58,7 +56,7 @@ def _namespaces(broker: Broker) -> Sequence[Route]:
     async def show(tenant: str, namespace: str) -> dict[str, Any]:
         record = await namespaces.get(tenant, namespace)
         shown = {**policy_json.shown(record.policies, cluster), **shown_permissions(record.policies)}
-        return {**shown, "bundles": _bundles_of(record)}
+        return {**shown, "bundles": bundles_of(record)}
 
     async def create(tenant: str, namespace: str, made: Made, request: web.Request) -> None:
         await require_to_lift(request, limits_of(made[0]))
@@ -103,58 +101,6 @@ def _namespaces(broker: Broker) -> Sequence[Route]:
             may=Action.ADMINISTER,
         ),
     )
-
-
-def _bundles(broker: Broker) -> Sequence[Route]:
-    namespaces = broker.namespaces
-
-    async def bundle_of(tenant: str, namespace: str, bundle: str) -> str:
-        edges = (await namespaces.get(tenant, namespace)).boundaries
-        wanted = bundle.replace("0x", "")
-        if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
-            raise NotFound(f"namespace {tenant}/{namespace} has no bundle {bundle}")
-        return f"{tenant}/{namespace}/{wanted}"
-
-    async def unload_one(tenant: str, namespace: str, bundle: str) -> None:
-        await broker.bundles.unload(await bundle_of(tenant, namespace, bundle))
-
-    async def split_one(tenant: str, namespace: str, bundle: str) -> None:
-        await broker.bundles.split(await bundle_of(tenant, namespace, bundle))
-
-    return (
-        Route(
-            "GET",
-            f"{NAMESPACE}/bundles",
-            namespaces.get,
-            *OF_NAMESPACE,
-            answer=_bundles_of,
-            may=Action.LIST_TOPICS,
-        ),
-        Route(
-            "PUT", f"{NAMESPACE}/unload", broker.bundles.unload_namespace, *OF_NAMESPACE, may=Action.SUPERUSER
-        ),
-        Route(
-            "PUT",
-            f"{NAMESPACE}/{{bundle:{BUNDLE}}}/unload",
-            unload_one,
-            *OF_NAMESPACE,
-            path("bundle"),
-            may=Action.SUPERUSER,
-        ),
-        Route(
-            "PUT",
-            f"{NAMESPACE}/{{bundle:{BUNDLE}}}/split",
-            split_one,
-            *OF_NAMESPACE,
-            path("bundle"),
-            may=Action.SUPERUSER,
-        ),
-    )
-
-
-def _bundles_of(record: NamespaceRecord) -> dict[str, Any]:
-    edges = [f"0x{edge}" for edge in record.boundaries]
-    return {"boundaries": edges, "numBundles": len(edges) - 1}
 
 
 def _domains(mode: str) -> Sequence[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from quire.serving.admin import (
     absent,
+    broker_stats,
     brokers,
+    bundles,
+    configuration,
     lookup,
     messages,
     namespaces,
@@ -13,6 +16,7 @@ from quire.serving.admin import (
     peek,
     permissions,
     policies,
+    pulsar_bookies,
     schemas,
     storage,
     stored_topics,
@@ -26,12 +30,16 @@ from quire.serving.broker import Broker
 
 RESOURCES = (
     absent,
+    configuration,
     brokers,
+    broker_stats,
+    pulsar_bookies,
     overview,
     storage,
     stored_topics,
     tenants,
     namespaces,
+    bundles,
     permissions,
     policies,
     tables,

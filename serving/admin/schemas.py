@@ -61,6 +61,13 @@ def routes(broker: Broker) -> Sequence[Route]:
             found.append(_shown(version))
         return {"getSchemaResponses": found}
 
+    async def metadata(name: TopicName) -> SchemaMetadata:
+        """Return the numbers of all valid versions. Schemas are in the metadata store, so there are no ledgers."""
+        found = [SchemaEntry(number) for number in await schemas.numbers(name)]
+        if not found:
+            raise NotFound(f"topic {name} has no schema")
+        return SchemaMetadata(found[-1], found)
+
     async def add(name: TopicName, definition: Definition) -> int:
         return await schemas.add(name, definition, await strategy_of(name))
 
@@ -85,6 +92,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route("GET", f"{ONE}/schema", find, topic, may=Action.LOOKUP),
         Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version"), may=Action.LOOKUP),
         Route("GET", f"{ONE}/schemas", versions, topic, may=Action.LOOKUP, holds=2 * ALL_BYTES_MAX),
+        Route("GET", f"{ONE}/metadata", metadata, topic, may=Action.LOOKUP),
         Route("POST", f"{ONE}/schema", add, topic, definition, answer=_numbered, may=Action.ADMINISTER),
         Route("DELETE", f"{ONE}/schema", schemas.delete, topic, answer=_numbered, may=Action.ADMINISTER),
         Route("POST", f"{ONE}/version", number_of, topic, definition, answer=_numbered, may=Action.LOOKUP),
@@ -105,6 +113,21 @@ def _shown(version: Version) -> dict[str, Any]:
         "data": to_text(definition),
         "properties": dict(definition.properties),
     }
+
+
+class SchemaEntry(Struct, rename="camel"):
+    """Version in Pulsar's JSON of schema metadata."""
+
+    version: int
+    ledger_id: int = -1
+    entry_id: int = -1
+
+
+class SchemaMetadata(Struct):
+    """The newest version, and all versions, oldest first."""
+
+    info: SchemaEntry
+    index: list[SchemaEntry]
 
 
 class SchemaJson(Struct):

@@ -10,10 +10,12 @@ Read in this order:
     topic_storage       truncating, trimming and offloading of a topic
     subscription_admin  requests about a subscription
     policy_admin        changes of policies, applied to loaded topics
+    dynamic_settings    settings that operators change at run time
     archive_admin       requests about the archive
     peeking             reads of entries without acknowledgement
     statistics          Pulsar's `stats` and `internalStats`, plans for Spark
     topic_table         pages of a namespace's topics
     topic_metrics       metrics of namespaces, topics and subscriptions
+    broker_report       one broker's topics, load and metrics, in Pulsar's forms
     admin               the object with these parts
 """

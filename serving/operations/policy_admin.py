@@ -120,6 +120,12 @@ class PolicyUpdates:
                 )
                 await asyncio.sleep(RETRY_S)
 
+    async def apply_to_all(self) -> None:
+        """Apply the current policies to all loaded topics, with retries until the metadata store answers."""
+        loaded = {(one.topic_name.tenant, one.topic_name.namespace) for one in self._registry.all()}
+        for tenant, namespace in loaded:
+            await self._follow(tenant, namespace)
+
     async def apply(self, tenant: str, namespace: str) -> None:
         """Apply the current policies to every topic of the namespace that is loaded or being loaded.
 

@@ -17,6 +17,7 @@ from quire.serving.names import TopicName, check_name
 from quire.serving.operations.fan_out import FanOut, TopicRequest
 from quire.serving.operations.partitioned import Partitioned, create_subscription
 from quire.serving.ownership.peers import reader_of
+from quire.serving.registry.bundles import bundle_of
 from quire.serving.registry.registry import Registry
 from quire.serving.registry.topic_loader import subscriptions_of
 from quire.serving.subscription.analysis import analyze
@@ -226,9 +227,12 @@ class SubscriptionAdmin:
 
     # -- namespaces ------------------------------------------------------------------------------------
 
-    async def clear_backlog(self, tenant: str, namespace: str, name: str | None) -> None:
-        """Skip the backlog of one subscription in each topic that has it or, if None, of all subscriptions."""
-        topics = await self._kept(tenant, namespace)
+    async def clear_backlog(self, tenant: str, namespace: str, name: str | None, bundle: str = "") -> None:
+        """Skip the backlog of one subscription in each topic that has it or, if None, of all subscriptions.
+
+        With `bundle`, only in its topics. Raises `NotFound` for an unknown namespace.
+        """
+        topics = await self._kept(tenant, namespace, bundle)
         if name is not None:
             await self._fan_out.ask_partitions(topics, self._skip_all(name), (NotFound,))
             return
@@ -239,16 +243,22 @@ class SubscriptionAdmin:
             having = [topic for topic, names in listed.found.items() if subscription in names]
             await self._fan_out.ask_partitions(having, self._skip_all(subscription), (NotFound,))
 
-    async def delete_everywhere(self, tenant: str, namespace: str, name: str) -> None:
-        """Delete the subscription from each topic that has it. Raises `ConsumerBusy` if it has consumers."""
-        await self._fan_out.ask_partitions(
-            await self._kept(tenant, namespace), self._deletion(name), (NotFound,)
-        )
+    async def delete_everywhere(self, tenant: str, namespace: str, name: str, bundle: str = "") -> None:
+        """Delete the subscription from each topic that has it; with `bundle`, only from its topics.
 
-    async def _kept(self, tenant: str, namespace: str) -> list[TopicName]:
-        """List the used persistent topics of a namespace, with each partition."""
+        Raises `ConsumerBusy` if it has consumers.
+        """
+        topics = await self._kept(tenant, namespace, bundle)
+        await self._fan_out.ask_partitions(topics, self._deletion(name), (NotFound,))
+
+    async def _kept(self, tenant: str, namespace: str, bundle: str) -> list[TopicName]:
+        """List the used persistent topics of a namespace or, if given, of a bundle, with each partition."""
         listed, _ = await self._registry.catalogue.names(tenant, namespace, "persistent")
-        return list(await self._registry.records.find_all(map(TopicName.parse, listed)))
+        names = list(map(TopicName.parse, listed))
+        if bundle:
+            record = await self._registry.catalogue.namespaces.get(tenant, namespace)
+            names = [one for one in names if bundle_of(record, one) == bundle]
+        return list(await self._registry.records.find_all(names))
 
 
 def _properties(subscription: str) -> str:

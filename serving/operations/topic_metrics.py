@@ -84,7 +84,6 @@ class TopicMetrics:
     def __init__(self, registry: Registry, services: Services) -> None:
         self._registry = registry
         self._services = services
-        self._topics_max = services.settings.metrics_topics_max
 
     def of_broker(self) -> Values:
         """Return the counters of all topics since the broker's start."""
@@ -112,8 +111,9 @@ class TopicMetrics:
 
     def _fits(self, topics: list[AnyTopic]) -> bool:
         """Return whether the number of topics and of subscriptions is within the limit of per-topic metrics."""
-        subscriptions = sum(len(topic.subscriptions) for topic in topics[: self._topics_max + 1])
-        return 0 < self._topics_max >= max(len(topics), subscriptions)
+        topics_max = self._services.settings.metrics_topics_max
+        subscriptions = sum(len(topic.subscriptions) for topic in topics[: topics_max + 1])
+        return 0 < topics_max >= max(len(topics), subscriptions)
 
 
 def _add_topic(topic: AnyTopic, namespaces: dict[str, _Namespace], now_ms: int, rows: _Rows | None) -> None:

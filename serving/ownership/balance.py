@@ -87,7 +87,7 @@ class Balancer:
 
     def __init__(self, me: str, moves_per_minute_max: int) -> None:
         self._me = me
-        self._budget = moves_per_minute_max
+        self.moves_per_minute_max = moves_per_minute_max
         self._moved_at: deque[float] = deque()
         self._rounds = 0
         self._lags_since: float | None = None
@@ -171,4 +171,4 @@ class Balancer:
     def _moves_left(self, now: float) -> int:
         while self._moved_at and now - self._moved_at[0] >= MINUTE_S:
             self._moved_at.popleft()
-        return self._budget - len(self._moved_at)
+        return self.moves_per_minute_max - len(self._moved_at)

@@ -53,6 +53,10 @@ class LoadShedding:
         self.moves_total = 0
         self.splits_total = 0
 
+    def limit_moves(self, per_minute_max: int) -> None:
+        """Change the maximum number of bundles that are handed over or split per minute."""
+        self._balancer.moves_per_minute_max = per_minute_max
+
     async def run(self) -> None:
         """Repeat rounds forever."""
         while True:

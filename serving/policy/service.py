@@ -47,6 +47,11 @@ class TopicPoliciesService:
         self._folders: dict[tuple[str, str, str], asyncio.Future[Followed[Policies]]] = {}
         """Watched folders by tenant, namespace and domain."""
 
+    def set_default(self, default: TopicPolicies) -> None:
+        """Replace the broker's defaults; the caller then applies them to loaded topics."""
+        self._default = default
+        self._of_namespaces.clear()
+
     def on_change(self, listener: Changed) -> None:
         """Call `listener(tenant, namespace)` when the policies of topics of the namespace may have changed."""
         self._listeners.append(listener)

@@ -97,7 +97,7 @@ class NoPartition(ConfigurationError):
 class Catalogue:
     """Catalogue of topics; `used` contains the topics that are loaded on this broker.
 
-    With `creates`, topics are created on their first use in namespaces that have no policy for automatic creation.
+    If `creates` returns True, topics are created on their first use in namespaces without a policy for that.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Catalogue:
         used: Collection[TopicName],
         limit: TopicsLimit,
         *,
-        creates: bool,
+        creates: Callable[[], bool],
     ) -> None:
         self._records = records
         self.namespaces = namespaces
@@ -206,7 +206,7 @@ class Catalogue:
 
     def _creates_automatically(self, namespace: NamespaceRecord) -> bool:
         wanted = namespace.policies.auto_topic_creation
-        return self._creates if wanted is None else wanted
+        return self._creates() if wanted is None else wanted
 
     def _automatic_partitions(self, name: TopicName, namespace: NamespaceRecord) -> int:
         """Return the number of partitions of an automatically created topic; 0 if it is not partitioned.

@@ -54,7 +54,7 @@ class Registry:
             namespaces,
             self._topics,
             TopicsLimit(self.lists, self._topics, services.limits.topics_per_namespace),
-            creates=services.settings.auto_topic_creation,
+            creates=lambda: services.settings.auto_topic_creation,
         )
         self.totals = BundleTotals(services.clock)
         self.bundles = Bundles(services.ledgers, services.store, self.totals)
@@ -83,6 +83,10 @@ class Registry:
     def in_namespace(self, tenant: str, namespace: str) -> list[TopicName]:
         """List the loaded topics of a namespace."""
         return [name for name in self._topics if name[1:3] == (tenant, namespace)]
+
+    def bundle_of(self, name: TopicName) -> str | None:
+        """Return the bundle of a topic that is loaded or being loaded, else None."""
+        return self._bundle_of.get(name)
 
     def in_bundle(self, bundle: str) -> list[TopicName]:
         """List the topics of a bundle that are loaded or being loaded."""

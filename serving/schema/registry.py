@@ -156,6 +156,10 @@ class Schemas:
         for one in (await self._read(name)).current:
             yield await self._load(one)
 
+    async def numbers(self, name: TopicName) -> list[int]:
+        """Return the numbers of the valid versions, oldest first."""
+        return [one.number for one in (await self._read(name)).current]
+
     async def number_of(self, name: TopicName, definition: Definition) -> int | None:
         """Return the number of the version that equals `definition`; None if there is none. Raises `SchemaInvalid`."""
         digest = await self._helpers.run(partial(_fingerprint_of, definition))
