@@ -1,7 +1,8 @@
 """`/admin/v2/clusters`, `/admin/v2/brokers`, `/quire/v1/brokers`: brokers, and the owners of bundles.
 
 An operator can unload or split a bundle. A broker that hands a bundle over sends `take` to the new owner, which then
-acquires the bundle and loads the listed topics. Other clusters and failure domains are not supported.
+acquires the bundle and loads the listed topics. Other clusters and failure domains are not supported. `configuration`
+and `broker_stats` have further requests.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from msgspec import Struct
 from quire import __version__
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Unavailable
 from quire.security.authorization import Action
+from quire.serving.admin import broker_stats, configuration
 from quire.serving.admin.requests import Absent, fields_of
 from quire.serving.admin.route import Route, Text, body, flag, path, query
 from quire.serving.broker import Broker
@@ -28,7 +30,13 @@ BUNDLE: Final = f"{OWNERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}"
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    return (*_this_one(broker), *_cluster(broker), *_bundles(broker))
+    return (
+        *configuration.routes(broker),
+        *broker_stats.routes(broker),
+        *_this_one(broker),
+        *_cluster(broker),
+        *_bundles(broker),
+    )
 
 
 def _this_one(broker: Broker) -> Sequence[Route]:

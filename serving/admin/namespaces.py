@@ -15,8 +15,7 @@ from aiohttp import web
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
-from quire.serving.admin import policy_json, properties, resource_quotas
-from quire.serving.admin.bundles import bundles_of
+from quire.serving.admin import bundles, policy_json, properties, resource_quotas
 from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.permissions import are_heeded, shown_permissions
 from quire.serving.admin.policies import require_to_lift
@@ -45,7 +44,7 @@ Made = tuple[Policies, tuple[str, ...] | None]
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    others = properties, resource_quotas
+    others = bundles, properties, resource_quotas
     return (*_namespaces(broker), *(row for one in others for row in one.routes(broker)))
 
 
@@ -56,7 +55,7 @@ def _namespaces(broker: Broker) -> Sequence[Route]:
     async def show(tenant: str, namespace: str) -> dict[str, Any]:
         record = await namespaces.get(tenant, namespace)
         shown = {**policy_json.shown(record.policies, cluster), **shown_permissions(record.policies)}
-        return {**shown, "bundles": bundles_of(record)}
+        return {**shown, "bundles": bundles.bundles_of(record)}
 
     async def create(tenant: str, namespace: str, made: Made, request: web.Request) -> None:
         await require_to_lift(request, limits_of(made[0]))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from quire.serving.admin import (
     absent,
-    broker_stats,
     brokers,
-    bundles,
-    configuration,
     lookup,
     messages,
     namespaces,
@@ -16,10 +13,8 @@ from quire.serving.admin import (
     peek,
     permissions,
     policies,
-    pulsar_bookies,
     schemas,
     storage,
-    stored_topics,
     subscriptions,
     tables,
     tenants,
@@ -30,16 +25,11 @@ from quire.serving.broker import Broker
 
 RESOURCES = (
     absent,
-    configuration,
     brokers,
-    broker_stats,
-    pulsar_bookies,
     overview,
     storage,
-    stored_topics,
     tenants,
     namespaces,
-    bundles,
     permissions,
     policies,
     tables,

@@ -15,6 +15,7 @@ from aiohttp import web
 from quire.runtime.errors import NotFound, QuireError, WrongCluster
 from quire.runtime.limits import BLOCK_BYTES_HARD_MAX, READ_BYTES_MAX
 from quire.security.authorization import Action
+from quire.serving.admin import pulsar_bookies
 from quire.serving.admin.route import TOPIC_NAME, Bytes, Route, flag, path, path_number, query_number
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
@@ -30,7 +31,7 @@ TOPIC: Final = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{na
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    return (*_of_topics(broker), *_of_the_cluster(broker))
+    return (*_of_topics(broker), *_of_the_cluster(broker), *pulsar_bookies.routes(broker))
 
 
 def _of_topics(broker: Broker) -> Sequence[Route]:

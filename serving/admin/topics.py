@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from quire.runtime.csrf import CREATES
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
+from quire.serving.admin import stored_topics
 from quire.serving.admin.policies import require_to_lift
 from quire.serving.admin.requests import (
     PARTITIONS_MAX,
@@ -53,6 +54,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         *_one(broker),
         *_properties(broker),
         *_statistics(broker),
+        *stored_topics.routes(broker),
     )
 
 

@@ -7,7 +7,6 @@ from quire.ledger.losses import Losses
 from quire.runtime.member import Member
 from quire.serving.operations.archive_admin import ArchiveAdmin
 from quire.serving.operations.deletion import Deletion
-from quire.serving.operations.dynamic_settings import DynamicSettings, broker_settings
 from quire.serving.operations.fan_out import FanOut
 from quire.serving.operations.partitioned import Partitioned
 from quire.serving.operations.peeking import Peeking
@@ -39,10 +38,7 @@ class Admin:
         self.table = TopicTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
-        updates = PolicyUpdates(registry, services.tasks)
-        self.policies = PolicyAdmin(registry, updates, fan_out)
-        self.settings = DynamicSettings(services.store, services.tasks)
-        self.settings.add(broker_settings(services, registry, updates, offloading))
+        self.policies = PolicyAdmin(registry, PolicyUpdates(registry, services.tasks), fan_out)
         self.archive = ArchiveAdmin(offloading, fan_out)
         self.bookies = Bookies(services.ledgers)
         self.metrics = TopicMetrics(registry, services)
