@@ -62,7 +62,7 @@ def make_broker(
         checks["the write-ahead log's store"] = member_checks.write_ahead_log(wal_url)
     broker.admin.member = process.member(broker.metrics, checks)
     broker.admin.metadata_url = without_secrets(process.metadata_url)
-    broker.dynamic_settings.add(
+    broker.admin.settings.add(
         SettingsGroup(process.settings[LogSettings], ("log_level", "log_slow_ms"), _set_log)
     )
     return broker
@@ -78,7 +78,7 @@ def follow_moves(broker: Broker, settings: ProcessSettings, shedding: LoadSheddi
     async def apply(changed: Any) -> None:
         shedding.limit_moves(changed.balance_moves_per_minute_max)
 
-    broker.dynamic_settings.add(SettingsGroup(settings, ("balance_moves_per_minute_max",), apply))
+    broker.admin.settings.add(SettingsGroup(settings, ("balance_moves_per_minute_max",), apply))
 
 
 def rest_on(process: Process, broker: Broker, node: Storage | WalDirectory) -> None:

@@ -13,7 +13,6 @@
       orphaned_ledgers  recovery of open ledgers that no broker closes
       sessions          connections of clients
       admin             requests of operators
-      dynamic_settings  settings that operators change at run time
 
 A broker stores no data. It uses helper threads only for work whose duration depends on input from clients
 (`Services.helpers`). When it stops, it unloads its topics, so that no ledger has to be recovered. After a crash, the
@@ -33,7 +32,6 @@ from quire.security.listener import TlsListener
 from quire.serving.operations.admin import Admin
 from quire.serving.operations.client_topics import ClientTopics
 from quire.serving.operations.deletion import Deletion
-from quire.serving.operations.dynamic_settings import DynamicSettings, broker_settings
 from quire.serving.operations.fan_out import FanOut
 from quire.serving.operations.partitioned import Partitioned
 from quire.serving.ownership.port import Addresses, Ownership, SoleOwner
@@ -119,10 +117,6 @@ class Broker:
             self.fan_out,
             self.offloading,
         )
-        self.dynamic_settings = DynamicSettings(store, services.tasks)
-        self.dynamic_settings.add(
-            broker_settings(services, registry, self.admin.policies.updates, self.offloading)
-        )
         self._why_not: list[Callable[[], str]] = []
 
     @property
@@ -135,7 +129,7 @@ class Broker:
 
         Raises `ConfigurationError` if it cannot bind the address.
         """
-        await self.dynamic_settings.start()
+        await self.admin.settings.start()
         await self.namespaces.ensure_defaults()
         await self.sessions.topics.begin()
         await self.sessions.listen(listener, tls)

@@ -22,7 +22,7 @@ VALUE_CHARS_MAX: Final = 100
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    settings, may = broker.dynamic_settings, Action.SUPERUSER
+    settings, may = broker.admin.settings, Action.SUPERUSER
 
     def running() -> dict[str, str]:
         """Return the values in effect on this broker."""

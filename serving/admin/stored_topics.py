@@ -13,7 +13,7 @@ from quire.serving.names import TopicName
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    storage, may = broker.admin.storage, Action.ADMINISTER
+    storage, may = broker.admin.topics.storage, Action.ADMINISTER
 
     async def offload(end: Position, topic: TopicName) -> None:
         """Archive the sealed segments before the segment of an entry now; with `latest`, all of them.

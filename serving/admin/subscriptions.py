@@ -75,7 +75,14 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route(
             "POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count"), may=may
         ),
-        Route("POST", f"{SUBSCRIPTION}/analyzeBacklog", subscriptions.analyze, *one, start, may=may),
+        Route(
+            "POST",
+            f"{SUBSCRIPTION}/analyzeBacklog",
+            broker.admin.topics.storage.analyze,
+            *one,
+            start,
+            may=may,
+        ),
         Route("POST", f"{SUBSCRIPTION}/resetcursor/{{time}}", reset, *one, time, may=may),
         Route("POST", f"{SUBSCRIPTION}/resetcursor", reset_to, *one, body(_next, Where), may=may),
         *subscription_rate_routes(broker),  # last, because a subscription may be named dispatchRate

@@ -7,6 +7,7 @@ from quire.ledger.losses import Losses
 from quire.runtime.member import Member
 from quire.serving.operations.archive_admin import ArchiveAdmin
 from quire.serving.operations.deletion import Deletion
+from quire.serving.operations.dynamic_settings import DynamicSettings, broker_settings
 from quire.serving.operations.fan_out import FanOut
 from quire.serving.operations.partitioned import Partitioned
 from quire.serving.operations.peeking import Peeking
@@ -15,7 +16,6 @@ from quire.serving.operations.statistics import Statistics
 from quire.serving.operations.subscription_admin import SubscriptionAdmin
 from quire.serving.operations.topic_admin import TopicAdmin
 from quire.serving.operations.topic_metrics import TopicMetrics
-from quire.serving.operations.topic_storage import TopicStorage
 from quire.serving.operations.topic_table import TopicTable
 from quire.serving.registry.offloading import Offloading
 from quire.serving.registry.registry import Registry
@@ -32,13 +32,15 @@ class Admin:
         fan_out: FanOut,
         offloading: Offloading | None,
     ) -> None:
-        self.topics = TopicAdmin(registry, deletion, fan_out)
-        self.storage = TopicStorage(registry, fan_out, offloading)
+        self.topics = TopicAdmin(registry, deletion, fan_out, offloading)
         self.peeking = Peeking(registry, fan_out)
         self.table = TopicTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
-        self.policies = PolicyAdmin(registry, PolicyUpdates(registry, services.tasks), fan_out)
+        updates = PolicyUpdates(registry, services.tasks)
+        self.policies = PolicyAdmin(registry, updates, fan_out)
+        self.settings = DynamicSettings(services.store, services.tasks)
+        self.settings.add(broker_settings(services, registry, updates, offloading))
         self.archive = ArchiveAdmin(offloading, fan_out)
         self.bookies = Bookies(services.ledgers)
         self.metrics = TopicMetrics(registry, services)

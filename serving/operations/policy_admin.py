@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class PolicyAdmin:
     def __init__(self, registry: Registry, updates: PolicyUpdates, fan_out: FanOut) -> None:
         self._registry = registry
-        self.updates = updates
+        self._updates = updates
         self._fan_out = fan_out
 
     async def own(self, name: TopicName) -> Policies:
@@ -80,7 +80,7 @@ class PolicyAdmin:
         self._recheck_permissions(tenant, namespace)
         path = f"/quire/v1/policies/{topic_name.escaped(tenant, namespace)}"
         others = self._fan_out.ask_brokers("PUT", path + which, timeout_s=APPLY_S)
-        answers, _ = await asyncio.gather(others, self.updates.apply(tenant, namespace))
+        answers, _ = await asyncio.gather(others, self._updates.apply(tenant, namespace))
         for why in answers.silent:
             _log.warning(
                 "a broker will apply changed policies later: namespace=%s/%s error=%s", tenant, namespace, why
@@ -90,7 +90,7 @@ class PolicyAdmin:
         """Read policies that another broker wrote, and apply them on this one. Raises `NotFound`, `Unavailable`."""
         await self._registry.policies.refresh(tenant, namespace, name)
         self._recheck_permissions(tenant, namespace)
-        await self.updates.apply(tenant, namespace)
+        await self._updates.apply(tenant, namespace)
 
     def _recheck_permissions(self, tenant: str, namespace: str) -> None:
         """Check the permissions of connected clients again, because permissions are policies."""

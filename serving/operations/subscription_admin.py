@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.runtime.limits import BATCH_MESSAGES_MAX, METADATA_LOOKED_INTO_BYTES_MAX
 from quire.serving.model.ports import EARLIEST, LATEST, Position
-from quire.serving.model.statistics import BacklogAnalysis
 from quire.serving.names import TopicName, check_name
 from quire.serving.operations.fan_out import FanOut, TopicRequest
 from quire.serving.operations.partitioned import Partitioned, create_subscription
-from quire.serving.ownership.peers import reader_of
 from quire.serving.registry.bundles import bundle_of
 from quire.serving.registry.registry import Registry
 from quire.serving.registry.topic_loader import subscriptions_of
-from quire.serving.subscription.analysis import analyze
 from quire.serving.subscription.cursor.cursor import NO_PROPERTIES
 from quire.serving.subscription.cursor.cursor_record import words_of
 from quire.serving.subscription.peek import entry_at, unacknowledged_entry
@@ -181,25 +178,6 @@ class SubscriptionAdmin:
             await self._fan_out.ask_topic(topic, TopicRequest(here, "POST", f"/all_subscription/{seconds}"))
         else:
             await self._of_one(topic, name, TopicRequest(here, "POST", f"{_path(name)}/{seconds}"))
-
-    async def analyze(self, topic: TopicName, name: str, start: Position | None) -> BacklogAnalysis:
-        """Count the backlog by reading it, from `start` on or as a whole; add up partitions. Raises `NotFound`."""
-
-        async def here(one: TopicName) -> BacklogAnalysis:
-            opened = await self._registry.open_persistent(one)
-            cursor = (await self._open(one, name)).cursor
-            return await analyze(opened.log, cursor, start or EARLIEST, opened.round_state.services.clock)
-
-        if start is not None:
-            await self._fan_out.refuse_parent(topic, "analyzing a backlog from an entry on")
-        request = TopicRequest(here, "POST", f"{_path(name)}/analyzeBacklog", read=reader_of(BacklogAnalysis))
-        found = await self._fan_out.ask_topic(topic, request, (NotFound,))
-        if not found:
-            raise NotFound(f"topic {topic} has no subscription {name}")
-        if not await self._fan_out.partitions(topic):
-            return found[0]
-        entries, messages = sum(one.entries for one in found), sum(one.messages for one in found)
-        return BacklogAnalysis.of(entries, messages, aborted=any(one.aborted for one in found))
 
     # -- properties ------------------------------------------------------------------------------------
 

@@ -14,8 +14,10 @@ from quire.serving.model.statistics import CompactionStatus
 from quire.serving.names import TopicName
 from quire.serving.operations.deletion import Deletion, refuse_if_used
 from quire.serving.operations.fan_out import FanOut, TopicRequest
+from quire.serving.operations.topic_storage import TopicStorage
 from quire.serving.ownership.peers import reader_of
 from quire.serving.registry import topic_deletion
+from quire.serving.registry.offloading import Offloading
 from quire.serving.registry.registry import Registry
 from quire.serving.subscription.peek import entry_at
 from quire.serving.topic.finding import position_of
@@ -23,10 +25,14 @@ from quire.serving.topic.lifecycle.quota import backlog_bytes
 
 
 class TopicAdmin:
-    def __init__(self, registry: Registry, deletion: Deletion, fan_out: FanOut) -> None:
+    def __init__(
+        self, registry: Registry, deletion: Deletion, fan_out: FanOut, offloading: Offloading | None
+    ) -> None:
         self._registry = registry
         self._deletion = deletion
         self._fan_out = fan_out
+        self.storage = TopicStorage(registry, fan_out, offloading)
+        """Requests about stored data."""
 
     async def delete(
         self, name: TopicName, *, force: bool = False, parent_generation: int | None = None

@@ -14,8 +14,8 @@ from quire.serving.model.internal_info import (
     PlainPosition,
     PositionRange,
 )
-from quire.serving.model.ports import LATEST, Position
-from quire.serving.model.statistics import OffloadProcessStatus
+from quire.serving.model.ports import EARLIEST, LATEST, Position
+from quire.serving.model.statistics import BacklogAnalysis, OffloadProcessStatus
 from quire.serving.names import TopicName
 from quire.serving.operations.fan_out import FanOut, TopicRequest
 from quire.serving.ownership.peers import reader_of
@@ -23,10 +23,12 @@ from quire.serving.registry.offload_requests import OffloadRequests
 from quire.serving.registry.offloading import Offloading
 from quire.serving.registry.registry import Registry
 from quire.serving.registry.topic_loader import subscriptions_of
+from quire.serving.subscription.analysis import analyze
 from quire.serving.subscription.counting import runs_of
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.topic.lifecycle import upkeep
 from quire.serving.topic.topic import PersistentTopic
+from quire.wire import topic_name
 
 IN_ORDER = ("RUNNING", "ERROR", "SUCCESS")
 """Statuses of partitions: the first one found is the status of the partitioned topic."""
@@ -96,6 +98,35 @@ class TopicStorage:
         if self._offloading is None:
             raise ConfigurationError("this broker has no archive; start it with --archive URL")
         return self._offloading.requests
+
+    # -- backlog ---------------------------------------------------------------------------------------
+
+    async def analyze(self, topic: TopicName, name: str, start: Position | None) -> BacklogAnalysis:
+        """Count a subscription's backlog by reading it, from `start` on or as a whole; add up partitions.
+
+        Raises `NotFound`.
+        """
+
+        async def here(one: TopicName) -> BacklogAnalysis:
+            opened = await self._registry.open_persistent(one)
+            found = subscriptions_of(opened).get(name)
+            if found is None:
+                raise NotFound(f"topic {one} has no subscription {name}")
+            return await analyze(
+                opened.log, found.cursor, start or EARLIEST, opened.round_state.services.clock
+            )
+
+        if start is not None:
+            await self._fan_out.refuse_parent(topic, "analyzing a backlog from an entry on")
+        path = f"/subscription/{topic_name.escaped_subscription(name)}/analyzeBacklog"
+        request = TopicRequest(here, "POST", path, read=reader_of(BacklogAnalysis))
+        found = await self._fan_out.ask_topic(topic, request, (NotFound,))
+        if not found:
+            raise NotFound(f"topic {topic} has no subscription {name}")
+        if not await self._fan_out.partitions(topic):
+            return found[0]
+        entries, messages = sum(one.entries for one in found), sum(one.messages for one in found)
+        return BacklogAnalysis.of(entries, messages, aborted=any(one.aborted for one in found))
 
     # -- record ----------------------------------------------------------------------------------------
 
