@@ -130,7 +130,7 @@ async def broker(settings: LoadedSettings) -> AsyncIterator[Broker]:
         ownership, reach = _ownership(process, directory, ledgers)
         to_brokers = tls.to_brokers(process.security_file)
         running = make_broker(process, of_broker, ledgers, archive, ownership, to_brokers)
-        follow_moves(running, own, ownership.shedding)
+        follow_moves(running, own, ownership.shedding.limit_moves)
         running.services.budget.add_gauge(lambda: ledgers.lag.bytes)
         if process.listeners.http is not None:
             running.addresses.http_url = advertised_http(

@@ -6,6 +6,7 @@ A standalone process imports this module while its bookie opens its disks.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from quire.ledger.ledgers import Ledgers
@@ -20,7 +21,6 @@ from quire.security.tls import FollowedContext
 from quire.serving.broker import Broker
 from quire.serving.operations.dynamic_settings import SettingsGroup
 from quire.serving.ownership.port import Ownership
-from quire.serving.ownership.shedding import LoadShedding
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 from quire.spark_source.sidecar.process import SidecarBuilder, is_possible
@@ -72,11 +72,11 @@ async def _set_log(settings: LogSettings) -> None:
     set_level(settings.log_level, slow_ms=settings.log_slow_ms)
 
 
-def follow_moves(broker: Broker, settings: ProcessSettings, shedding: LoadShedding) -> None:
-    """Let operators change the limit of bundles that the broker gives away, while it runs."""
+def follow_moves(broker: Broker, settings: ProcessSettings, limit: Callable[[int], None]) -> None:
+    """Let operators change the number of bundles that the broker gives away per minute; `limit` sets it."""
 
     async def apply(changed: Any) -> None:
-        shedding.limit_moves(changed.balance_moves_per_minute_max)
+        limit(changed.balance_moves_per_minute_max)
 
     broker.admin.settings.add(SettingsGroup(settings, ("balance_moves_per_minute_max",), apply))
 
