@@ -116,6 +116,7 @@ ON_TOPICS: Final = (
     "/admin/v2/namespaces/grantPermissionsOnTopics",
     "/admin/v2/namespaces/revokePermissionsOnTopics",
 )
+ONE_BY_ONE: Final = "grant and revoke permissions for each topic separately"
 PERMISSIONS: Final = (
     "authorization is disabled in this cluster, so the roles of a subscription would not be enforced"
 )
@@ -156,7 +157,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route(
             "POST",
             path,
-            _refusal(path, "grant and revoke permissions for each topic separately"),
+            _refusal(path, ONE_BY_ONE),
             REQUEST,
             may=Action.SUPERUSER,
         )

@@ -48,8 +48,10 @@ NEW: dict[str, tuple[str, Any]] = {
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
 
 
 async def post(rest: Rest, name: str, value: str) -> int:

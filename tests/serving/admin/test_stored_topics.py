@@ -60,9 +60,10 @@ async def seal(broker: Broker, name: str = NAME) -> int:
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
     """Ask until there is an answer that is true."""
     async with asyncio.timeout(60):
-        while not (found := await condition()):
-            await asyncio.sleep(0)
-    return found
+        while True:
+            if found := await condition():
+                return found
+            await asyncio.sleep(0.001)
 
 
 async def status(rest: Rest, topic: str = TOPIC) -> dict[str, Any]:
