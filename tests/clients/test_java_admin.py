@@ -24,6 +24,8 @@ PARTS = (
     "namespaces",
     "permissions",
     "topics",
+    "stored topics",
+    "cluster",
     "partitions",
     "subscriptions",
     "odd names",

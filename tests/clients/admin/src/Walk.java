@@ -3,6 +3,7 @@ import java.io.InputStreamReader;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
@@ -47,6 +48,8 @@ public class Walk {
             part("namespaces", Walk::namespaces);
             part("permissions", () -> permissions(arguments[0], arguments[3]));
             part("topics", Walk::topics);
+            part("stored topics", Walk::storedTopics);
+            part("cluster", Walk::cluster);
             part("partitions", Walk::partitions);
             part("subscriptions", Walk::subscriptions);
             part("odd names", Walk::oddNames);
@@ -200,7 +203,59 @@ public class Walk {
         topics.createNonPartitionedTopic(TOPIC + "-ended");
         topics.terminateTopic(TOPIC + "-ended");
         topics.delete(TOPIC + "-ended");
-        refused(ServerSideErrorException.class, 501, () -> topics.truncate(TOPIC));
+    }
+
+    static void storedTopics() throws Exception {
+        var topics = admin.topics();
+        String stored = TOPIC + "-stored";
+        topics.createNonPartitionedTopic(stored);
+        topics.createSubscription(stored, "audit", MessageId.earliest);
+        please("publish " + stored + " 5");
+        var backlog = topics.analyzeSubscriptionBacklog(stored, "audit", Optional.empty());
+        same(5L, backlog.getEntries());
+        same(5L, backlog.getFilterAcceptedMessages());
+        same(false, backlog.isAborted());
+        MessageId last = topics.getLastMessageId(stored);
+        same(1L, topics.analyzeSubscriptionBacklog(stored, "audit", Optional.of(last)).getEntries());
+        topics.unload(stored);
+        same(LongRunningProcessStatus.Status.NOT_RUN, topics.offloadStatus(stored).getStatus());
+        topics.triggerOffload(stored, last);
+        while (topics.offloadStatus(stored).getStatus() == LongRunningProcessStatus.Status.RUNNING) {
+            Thread.sleep(10);
+        }
+        same(LongRunningProcessStatus.Status.SUCCESS, topics.offloadStatus(stored).getStatus());
+        same(true, topics.getInternalInfo(stored).contains("\"markDelete\""));
+        topics.trimTopic(stored);
+        same(5L, topics.getInternalStats(stored).numberOfEntries);
+        topics.truncate(stored);
+        same(0L, topics.getInternalStats(stored).numberOfEntries);
+        same(0L, topics.analyzeSubscriptionBacklog(stored, "audit", Optional.empty()).getEntries());
+        refused(NotFoundException.class, 404, () -> topics.truncate(stored + "-none"));
+        topics.delete(stored);
+    }
+
+    static void cluster() throws Exception {
+        var brokers = admin.brokers();
+        same(true, brokers.getDynamicConfigurationNames().contains("retention_ms"));
+        brokers.updateDynamicConfiguration("retention_ms", "7d");
+        same(Map.of("retention_ms", "7d"), brokers.getAllDynamicConfigurations());
+        same("604800000", brokers.getRuntimeConfigurations().get("retention_ms"));
+        brokers.deleteDynamicConfiguration("retention_ms");
+        same(Map.of(), brokers.getAllDynamicConfigurations());
+        refused(PreconditionFailedException.class, 412, () -> brokers.updateDynamicConfiguration("listen", "x"));
+        same(true, brokers.getInternalConfigurationData().getMetadataStoreUrl().startsWith("sqlite:"));
+        var stats = admin.brokerStats();
+        same(true, stats.getLoadReport().getBrokerVersionString().length() > 0);
+        same(true, stats.getTopics().contains(NAMESPACE));
+        same(true, stats.getMetrics().contains("quire_serving_topics_loaded"));
+        same("[]", stats.getMBeans());
+        refused(ServerSideErrorException.class, 501, () -> stats.getAllocatorStats("default"));
+        same(1, admin.bookies().getBookies().getBookies().size());
+        same(Map.of(), admin.bookies().getBookiesRackInfo());
+        var edges = admin.namespaces().getBundles(NAMESPACE).getBoundaries();
+        String bundle = edges.get(0) + "_" + edges.get(1);
+        admin.namespaces().clearNamespaceBundleBacklog(NAMESPACE, bundle);
+        same(List.of(), admin.topics().getListInBundle(NAMESPACE, bundle));
     }
 
     static String text(Message<byte[]> message) {
