@@ -16,7 +16,7 @@ from quire.metadata.records import SettingRecord, encode
 from quire.process.broker_parts import _set_log
 from quire.process.settings import LogSettings
 from quire.runtime import slow
-from quire.runtime.errors import ConfigurationError, CorruptionError
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.operations.dynamic_settings import OF_BROKERS, SettingsGroup
@@ -129,12 +129,11 @@ async def test_what_parts_of_a_broker_do_changes_at_once(rest: Rest, broker: Bro
     await post(rest, "archive_lag_ms", "2h")
     await post(rest, "archive_delay_ms", "7s")
     assert (broker.offloading.offloader.lag_ms, broker.offloading.offloader.delay_ms) == (7_200_000, 7_000)
-    lookup = "/lookup/v2/topic/persistent/public/default/never-made"
-    assert (await rest.get(lookup)).status == 200
     await post(rest, "auto_topic_creation", "false")
-    assert (await rest.get(lookup)).status == 404
-    await rest.put(TOPIC)
-    await broker.registry.open(ORDERS)
+    with pytest.raises(NotFound):
+        await broker.registry.open(ORDERS, create=True)
+    await rest.delete(f"{CONFIGURATION}/auto_topic_creation")
+    await broker.registry.open(ORDERS, create=True)
     assert "quire_topic_messages_in_total" in await broker.admin.metrics.collect()
     await post(rest, "metrics_topics_max", "0")
     assert "quire_topic_messages_in_total" not in await broker.admin.metrics.collect()

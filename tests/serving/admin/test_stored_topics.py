@@ -414,12 +414,12 @@ async def ask(member: Member, method: str, path: str, body: Any = None) -> tuple
 async def test_all_partitions_are_asked_wherever_they_are(brokers: Brokers) -> None:
     one, two = await brokers.start(), await brokers.start()
     assert (await ask(one, "PUT", f"{PARTS}/partitions", 12))[0] == 204
-    assert (await ask(one, "PUT", f"{PARTS}/subscription/audit", "earliest"))[0] == 204
     names = [PARTITION.format(index) for index in range(12)]
     client = brokers.client()
     for name in names:
         await publish(client, 2, name)
     assert one.topics() and two.topics(), "each broker has some"
+    assert (await ask(one, "PUT", f"{PARTS}/subscription/audit", "earliest"))[0] == 204
 
     analyzed = (await ask(two, "POST", f"{PARTS}/subscription/audit/analyzeBacklog"))[1]
     assert (analyzed["entries"], analyzed["messages"], analyzed["firstMessageId"]) == (24, 24, None)
