@@ -95,16 +95,25 @@ def routes(broker: Broker) -> Sequence[Route]:
         return [{"topic": str(name), **Iceberg.show(policy)} for name, policy in found.items()]
 
     async def of_both(topic: TopicName) -> dict[str, Any]:
-        """Return a topic's own and effective policies, keyed by the last path segment."""
-        own, applied = await policies.own(topic), await policies.effective(topic)
-        return {"prescribed": topic_policies_shown(own), "applied": topic_policies_shown(applied)}
+        """Return a topic's own and effective policies, keyed by the last path segment, and the level that sets each.
+
+        The level is `topic`, `namespace` or `broker`.
+        """
+        above = topic_policies_shown(await of_namespace(topic.tenant, topic.namespace))
+        prescribed = topic_policies_shown(await policies.own(topic))
+        applied = topic_policies_shown(await policies.effective(topic))
+        sources = _sources(topic=prescribed, namespace=above)
+        return {"prescribed": prescribed, "applied": applied, "sources": sources}
 
     async def of_both_levels(tenant: str, namespace: str) -> dict[str, Any]:
-        """Return a namespace's own policies, and those of a topic that has none of its own."""
+        """Return a namespace's own policies, those of a topic that has none of its own, and the level that sets each.
+
+        The level is `namespace` or `broker`.
+        """
         prescribed = namespace_policies_shown(await of_namespace(tenant, namespace))
         applied = namespace_policies_shown(await broker.registry.policies.of_namespace(tenant, namespace))
         applied = {word: prescribed[word] if value is None else value for word, value in applied.items()}
-        return {"prescribed": prescribed, "applied": applied}
+        return {"prescribed": prescribed, "applied": applied, "sources": _sources(namespace=prescribed)}
 
     async def forget(topic: TopicName, request: web.Request) -> None:
         """Remove all policies of a topic except permissions. Only a superuser may remove limits."""
@@ -155,6 +164,26 @@ async def require_to_lift(request: web.Request, limits: Mapping[str, Any]) -> No
     """Check that the caller is a superuser if limits are removed. Raises `NotAuthorized`."""
     if limits:
         await require(request, Action.SUPERUSER)
+
+
+def _sources(**levels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the level that sets each policy: the first of `levels`, policies as shown, with a value; or `broker`.
+
+    Each type of backlog quota has its own level.
+    """
+    words = next(iter(levels.values()))
+    found: dict[str, Any] = {
+        word: _source({name: shown[word] for name, shown in levels.items()}) for word in words
+    }
+    quotas = {name: shown["backlogQuota"] or {} for name, shown in levels.items()}
+    found["backlogQuota"] = {
+        kind: _source({name: both.get(kind) for name, both in quotas.items()}) for kind in QUOTAS
+    }
+    return found
+
+
+def _source(values: Mapping[str, Any]) -> str:
+    return next((name for name, value in values.items() if value is not None), "broker")
 
 
 def _topic(text: str | None) -> TopicName | None:

@@ -111,6 +111,9 @@ async def test_policies_that_are_prescribed_and_that_hold(rest: Rest) -> None:
     found = (await rest.get("/quire/v1/topics/persistent/public/default/orders/policies")).body
     assert found["prescribed"]["maxProducers"] == 3 and found["prescribed"]["messageTTL"] is None
     assert found["applied"]["messageTTL"] == 60 and found["applied"]["maxProducers"] == 3
+    assert found["sources"].keys() == found["prescribed"].keys() == found["applied"].keys()
+    levels = [found["sources"][word] for word in ("maxProducers", "messageTTL", "maxConsumers")]
+    assert levels == ["topic", "namespace", "broker"]
 
 
 async def test_policies_of_a_namespace_and_what_holds_in_it(rest: Rest) -> None:
@@ -120,4 +123,18 @@ async def test_policies_of_a_namespace_and_what_holds_in_it(rest: Rest) -> None:
     assert found["prescribed"]["messageTTL"] == 60 and found["prescribed"]["maxConsumersPerTopic"] is None
     assert found["applied"]["messageTTL"] == 60 and found["applied"]["maxTopicsPerNamespace"] == 9
     assert found["applied"]["maxConsumersPerTopic"] == 0
+    levels = [found["sources"][word] for word in ("messageTTL", "maxConsumersPerTopic")]
+    assert levels == ["namespace", "broker"]
+
+
+async def test_each_backlog_quota_has_its_own_source(rest: Rest) -> None:
+    await rest.put(TOPIC, {})
+    namespace = "/admin/v2/namespaces/public/default"
+    await rest.post(f"{namespace}/backlogQuota?backlogQuotaType=message_age", {"limitTime": 60})
+    path = "/quire/v1/topics/persistent/public/default/orders/policies"
+    above = {"destination_storage": "broker", "message_age": "namespace"}
+    assert (await rest.get(path)).body["sources"]["backlogQuota"] == above
+    await rest.post(f"{TOPIC}/backlogQuota", {"limitSize": 10})
+    own = {"destination_storage": "topic", "message_age": "namespace"}
+    assert (await rest.get(path)).body["sources"]["backlogQuota"] == own
     assert (await rest.get("/quire/v1/namespaces/public/nowhere/policies")).status == 404
