@@ -51,10 +51,8 @@ def login_options(command: _Command) -> Callable[..., Any]:
     @wraps(command)
     def run(*arguments: Any, **words: Any) -> Any:
         refuse_unknown_variables()
-        files = {name: words.pop(f"tls_{name}") or "" for name in _TLS}
-        given = {name: words.pop(f"present_{name}") or "" for name in _CREDENTIALS}
-        presented = _presented(given, words)
-        return command(*arguments, tls=ClientTls(**files), credentials=presented, **words)
+        tls, credentials = take_connection(words)
+        return command(*arguments, tls=tls, credentials=credentials, **words)
 
     made: Callable[..., Any] = run
     for name, (flag, prose) in reversed(_TLS.items()):
@@ -64,6 +62,13 @@ def login_options(command: _Command) -> Callable[..., Any]:
             flag, f"present_{name}", metavar=metavar, help=f"{prose} (environment: QUIRE_{name.upper()})."
         )(made)
     return made
+
+
+def take_connection(words: dict[str, Any]) -> tuple[ClientTls, Credentials]:
+    """Remove the values of the options from a command's parameters, and return what they mean."""
+    files = {name: words.pop(f"tls_{name}", None) or "" for name in _TLS}
+    given = {name: words.pop(f"present_{name}", None) or "" for name in _CREDENTIALS}
+    return ClientTls(**files), _presented(given, words)
 
 
 def _tls_option(name: str, flag: str, prose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from quire.cli.noun import Noun, place_path
+from quire.cli.noun import Noun, place_path, where_argument
 from quire.cli.output import Answer, done, fields
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
@@ -70,7 +70,7 @@ def command() -> None:
 
 
 @command.verb("set")
-@click.argument("where")
+@where_argument
 @_options
 def set_limits(admin: Admin, where: str, **given: int | None) -> Answer:
     """Set limits of WHERE; other limits are unchanged.
@@ -94,7 +94,7 @@ def set_limits(admin: Admin, where: str, **given: int | None) -> Answer:
 
 
 @command.verb("get")
-@click.argument("where")
+@where_argument
 def get_limits(admin: Admin, where: str) -> Answer:
     """Show the limits that are set for WHERE itself.
 
@@ -111,7 +111,7 @@ def get_limits(admin: Admin, where: str) -> Answer:
 
 
 @command.verb("remove")
-@click.argument("where")
+@where_argument
 def remove_limits(admin: Admin, where: str) -> Answer:
     """Remove all limits that are set for WHERE.
 

@@ -24,6 +24,9 @@ SUBCOMMANDS = {
     "zookeeper": "Run one ZooKeeper server, from PySpark's jars.",
     "local": "Run a cluster on this machine, each server as a process.",
     "brokers": "Show brokers and the owner of each bundle; unload or split a bundle.",
+    "tenants": "List, show, create, change and delete tenants.",
+    "namespaces": "List, show, create and delete namespaces; unload them, clear their backlogs.",
+    "policies": "Explain, show, set and remove policies of namespaces and topics.",
     "topics": "Create, list, show and delete topics.",
     "subscriptions": "List, show, create, move and delete subscriptions.",
     "schemas": "List, add and delete schemas of topics.",
@@ -47,6 +50,8 @@ SUBCOMMANDS = {
     "rescue": "Rebuild a lost metadata store from bookies and archive.",
     "wal": "List and verify write-ahead logs on object storage.",
     "stores": "List the object stores of a cluster, and adopt another one.",
+    "version": "Print the version of this command.",
+    "help": "Print the help of a command.",
 }
 
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import click
 
 from quire.cli import profile
-from quire.cli.connection_options import connection_options
+from quire.cli.connection_options import connection_options, take_connection
 from quire.cli.output import Answer
 from quire.cli.progress import patience
 from quire.runtime.credentials import Credentials
@@ -42,19 +42,52 @@ def _default_url() -> str:
     return profile.default("QUIRE_ADMIN_URL", "admin_url") or DEFAULT_URL
 
 
-def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
-    """Complete topic names for the shell, in public/default or the namespace typed so far (tenant/namespace/…)."""
-    namespace, slash, _begin = begin.rpartition("/")
+def _ask_to_complete(context: click.Context, path: str) -> list[Any]:
+    """Return a list from a broker, for the shell's completion; empty if no broker answers soon."""
+    words = {**context.params, "admin_url": context.params.get("admin_url") or _default_url()}
     try:
-        admin = Admin(context.params.get("admin_url") or _default_url(), COMPLETION_S)
-        names = admin.get(f"/admin/v2/persistent/{quote(namespace or 'public/default')}")
+        tls, credentials = take_connection(words)
+        found = Admin(words["admin_url"], COMPLETION_S, tls=tls, credentials=credentials).get(path)
     except QuireError:
         return []
-    found = (f"{namespace}{slash}{name.rpartition('/')[2]}" for name in names)
+    return found if isinstance(found, list) else []
+
+
+def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
+    """Complete topic names for the shell, in public/default or the namespace typed so far (tenant/namespace/…)."""
+    domain, separator, rest = begin.rpartition("://")
+    namespace, slash, _begin = rest.rpartition("/")
+    path = f"/admin/v2/{quote(domain or 'persistent')}/{quote(namespace or 'public/default')}"
+    names = _ask_to_complete(context, path)
+    found = (f"{domain}{separator}{namespace}{slash}{name.rpartition('/')[2]}" for name in names)
     return sorted(name for name in found if name.startswith(begin))
 
 
+def complete_tenants(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
+    return sorted(name for name in _ask_to_complete(context, "/admin/v2/tenants") if name.startswith(begin))
+
+
+def _complete_namespaces(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
+    names = [row["namespace"] for row in _ask_to_complete(context, "/quire/v1/namespaces")]
+    return sorted(name for name in names if name.startswith(begin))
+
+
+def _complete_places(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+    """Complete a namespace, or a topic by its full name."""
+    domain, separator, rest = begin.partition("://")
+    if not separator:
+        return _complete_namespaces(context, parameter, begin)
+    if rest.count("/") == 2:
+        return _complete_topics(context, parameter, begin)
+    return [f"{domain}://{name}/" for name in _complete_namespaces(context, parameter, rest)]
+
+
 topic_argument = click.argument("topic", shell_complete=_complete_topics)
+tenant_argument = click.argument("tenant", shell_complete=complete_tenants)
+namespace_argument = click.argument("namespace", shell_complete=_complete_namespaces)
+where_argument = click.argument("where", shell_complete=_complete_places)
+"""Argument for `place_path`: a namespace or a topic by its full name."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 admin_url_option = click.option(
     "--admin-url",
@@ -72,12 +105,23 @@ def place_path(where: str) -> str:
     """
     if "://" in where:
         return f"/admin/v2/{topic_name.path(where)}"
-    tenant, _, namespace = where.partition("/")
-    if not tenant or not namespace or "/" in namespace:
+    if not _is_namespace(where):
         raise ConfigurationError(
             f"{where!r} is neither a namespace, tenant/namespace, nor a topic, persistent://tenant/namespace/name"
         )
-    return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}"
+    return namespace_path(where)
+
+
+def namespace_path(namespace: str) -> str:
+    """Return the REST path of a namespace, `tenant/namespace`. Raises `ConfigurationError`."""
+    if not _is_namespace(namespace):
+        raise ConfigurationError(f"{namespace!r} is not a namespace, such as public/default")
+    return f"/admin/v2/namespaces/{topic_name.escaped(*namespace.split('/'))}"
+
+
+def _is_namespace(text: str) -> bool:
+    tenant, _, namespace = text.partition("/")
+    return bool(tenant and namespace) and "/" not in namespace
 
 
 def topic_path(topic: str, subscription: str = "") -> str:
@@ -104,8 +148,13 @@ class Noun(click.Group):
             for name, verb in other.commands.items():
                 self.add_command(verb, name)
 
-    def verb(self, name: str, *, timeout_s: float = 60.0) -> Callable[[Callable[..., Answer]], click.Command]:
-        """Make a command of a function that returns an `Answer`. `timeout_s` is the timeout of each REST request."""
+    def verb(
+        self, name: str, *, timeout_s: float = 60.0, **attributes: Any
+    ) -> Callable[[Callable[..., Answer]], click.Command]:
+        """Make a command of a function that returns an `Answer`. `timeout_s` is the timeout of each REST request.
+
+        `attributes` are those of the click command.
+        """
 
         def decorate(ask: Callable[..., Answer]) -> click.Command:
             @admin_url_option
@@ -118,7 +167,7 @@ class Noun(click.Group):
                 admin = Admin(admin_url, timeout_s, tls=tls, credentials=credentials, meanwhile=patience)
                 ask(admin, **words).say(as_json)
 
-            made = self.command(name)(run)
+            made = self.command(name, **attributes)(run)
             # --help shows the verb's own options first
             made.params.sort(key=lambda one: (one.name or "").startswith(LAST))
             return made

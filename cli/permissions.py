@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from quire.cli.noun import Noun, place_path
+from quire.cli.noun import Noun, place_path, where_argument
 from quire.cli.output import Answer, Column, done, table_of
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
@@ -36,7 +36,7 @@ def _path(where: str) -> str:
 
 @command.verb("grant")
 @click.argument("role")
-@click.argument("where")
+@where_argument
 @click.argument("permissions", nargs=-1, required=True)
 def grant(admin: Admin, role: str, where: str, permissions: tuple[str, ...]) -> Answer:
     """Grant PERMISSIONS (produce, consume) at WHERE to ROLE, replacing its earlier ones there.
@@ -52,7 +52,7 @@ def grant(admin: Admin, role: str, where: str, permissions: tuple[str, ...]) -> 
 
 @command.verb("revoke")
 @click.argument("role")
-@click.argument("where")
+@where_argument
 def revoke(admin: Admin, role: str, where: str) -> Answer:
     """Revoke the permissions of ROLE at WHERE; its producers and consumers are closed within seconds.
 
@@ -65,7 +65,7 @@ def revoke(admin: Admin, role: str, where: str) -> Answer:
 
 
 @command.verb("list")
-@click.argument("where")
+@where_argument
 def list_permissions(admin: Admin, where: str) -> Answer:
     """List the permissions at WHERE; for a topic, with those of its namespace.
 

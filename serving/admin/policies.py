@@ -105,6 +105,14 @@ def routes(broker: Broker) -> Sequence[Route]:
         sources = _sources(topic=prescribed, namespace=above)
         return {"prescribed": prescribed, "applied": applied, "sources": sources}
 
+    services = broker.services
+    defaults = namespace_policies_shown(
+        Policies(
+            auto_topic_creation=services.settings.auto_topic_creation,
+            topics_max=services.limits.topics_per_namespace,
+        )
+    )
+
     async def of_both_levels(tenant: str, namespace: str) -> dict[str, Any]:
         """Return a namespace's own policies, those of a topic that has none of its own, and the level that sets each.
 
@@ -112,7 +120,8 @@ def routes(broker: Broker) -> Sequence[Route]:
         """
         prescribed = namespace_policies_shown(await of_namespace(tenant, namespace))
         applied = namespace_policies_shown(await broker.registry.policies.of_namespace(tenant, namespace))
-        applied = {word: prescribed[word] if value is None else value for word, value in applied.items()}
+        above = (prescribed, defaults)  # of policies that a topic cannot have
+        applied = {word: _first(value, *(one[word] for one in above)) for word, value in applied.items()}
         return {"prescribed": prescribed, "applied": applied, "sources": _sources(namespace=prescribed)}
 
     async def forget(topic: TopicName, request: web.Request) -> None:
@@ -180,6 +189,10 @@ def _sources(**levels: Mapping[str, Any]) -> dict[str, Any]:
         kind: _source({name: both.get(kind) for name, both in quotas.items()}) for kind in QUOTAS
     }
     return found
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
 
 
 def _source(values: Mapping[str, Any]) -> str:

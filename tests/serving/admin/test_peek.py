@@ -123,6 +123,7 @@ async def test_policies_of_a_namespace_and_what_holds_in_it(rest: Rest) -> None:
     assert found["prescribed"]["messageTTL"] == 60 and found["prescribed"]["maxConsumersPerTopic"] is None
     assert found["applied"]["messageTTL"] == 60 and found["applied"]["maxTopicsPerNamespace"] == 9
     assert found["applied"]["maxConsumersPerTopic"] == 0
+    assert found["applied"]["autoTopicCreation"]["allowAutoTopicCreation"] is True
     levels = [found["sources"][word] for word in ("messageTTL", "maxConsumersPerTopic")]
     assert levels == ["namespace", "broker"]
 
