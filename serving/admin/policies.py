@@ -26,9 +26,7 @@ from quire.serving.admin.policy_json import (
     Iceberg,
     PolicyJson,
     Quota,
-    namespace_policies_shown,
     quotas_shown,
-    topic_policies_shown,
 )
 from quire.serving.admin.requests import Absent
 from quire.serving.admin.route import (
@@ -49,8 +47,6 @@ from quire.serving.names import TopicName, check_name
 from quire.serving.policy.resolved import NO_POLICIES, limits_of
 
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
-BY_TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}/policies"
-BY_NAMESPACE = "/quire/v1/namespaces/{tenant}/{namespace}/policies"
 REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
 """Path of the request with which a broker makes the others apply changed policies, before it answers the change."""
 
@@ -94,36 +90,6 @@ def routes(broker: Broker) -> Sequence[Route]:
         found = await policies.topics_with_iceberg()
         return [{"topic": str(name), **Iceberg.show(policy)} for name, policy in found.items()]
 
-    async def of_both(topic: TopicName) -> dict[str, Any]:
-        """Return a topic's own and effective policies, keyed by the last path segment, and the level that sets each.
-
-        The level is `topic`, `namespace` or `broker`.
-        """
-        above = topic_policies_shown(await of_namespace(topic.tenant, topic.namespace))
-        prescribed = topic_policies_shown(await policies.own(topic))
-        applied = topic_policies_shown(await policies.effective(topic))
-        sources = _sources(topic=prescribed, namespace=above)
-        return {"prescribed": prescribed, "applied": applied, "sources": sources}
-
-    services = broker.services
-    defaults = namespace_policies_shown(
-        Policies(
-            auto_topic_creation=services.settings.auto_topic_creation,
-            topics_max=services.limits.topics_per_namespace,
-        )
-    )
-
-    async def of_both_levels(tenant: str, namespace: str) -> dict[str, Any]:
-        """Return a namespace's own policies, those of a topic that has none of its own, and the level that sets each.
-
-        The level is `namespace` or `broker`.
-        """
-        prescribed = namespace_policies_shown(await of_namespace(tenant, namespace))
-        applied = namespace_policies_shown(await broker.registry.policies.of_namespace(tenant, namespace))
-        above = (prescribed, defaults)  # of policies that a topic cannot have
-        applied = {word: _first(value, *(one[word] for one in above)) for word, value in applied.items()}
-        return {"prescribed": prescribed, "applied": applied, "sources": _sources(namespace=prescribed)}
-
     async def forget(topic: TopicName, request: web.Request) -> None:
         """Remove all policies of a topic except permissions. Only a superuser may remove limits."""
         limits = limits_of(await policies.own(topic))
@@ -138,8 +104,6 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     found = [
         Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, REQUEST, may=Action.ADMINISTER),
-        Route("GET", BY_TOPIC, of_both, TOPIC_NAME, may=Action.ADMINISTER),
-        Route("GET", BY_NAMESPACE, of_both_levels, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
         Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
     ]
@@ -173,30 +137,6 @@ async def require_to_lift(request: web.Request, limits: Mapping[str, Any]) -> No
     """Check that the caller is a superuser if limits are removed. Raises `NotAuthorized`."""
     if limits:
         await require(request, Action.SUPERUSER)
-
-
-def _sources(**levels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the level that sets each policy: the first of `levels`, policies as shown, with a value; or `broker`.
-
-    Each type of backlog quota has its own level.
-    """
-    words = next(iter(levels.values()))
-    found: dict[str, Any] = {
-        word: _source({name: shown[word] for name, shown in levels.items()}) for word in words
-    }
-    quotas = {name: shown["backlogQuota"] or {} for name, shown in levels.items()}
-    found["backlogQuota"] = {
-        kind: _source({name: both.get(kind) for name, both in quotas.items()}) for kind in QUOTAS
-    }
-    return found
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
-
-
-def _source(values: Mapping[str, Any]) -> str:
-    return next((name for name, value in values.items() if value is not None), "broker")
 
 
 def _topic(text: str | None) -> TopicName | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.serving.admin import (
     absent,
     brokers,
+    effective_policies,
     lookup,
     messages,
     namespaces,
@@ -32,6 +33,7 @@ RESOURCES = (
     namespaces,
     permissions,
     policies,
+    effective_policies,
     tables,
     topics,
     subscriptions,
