@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from quire.metadata import paths
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
-from quire.serving.admin.requests import OutOfRange
 from quire.serving.admin.route import Route, path
+from quire.serving.admin.values import OutOfRange
 from quire.serving.broker import Broker
 
 CONFIGURATION: Final = "/admin/v2/brokers/configuration"

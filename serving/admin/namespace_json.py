@@ -15,7 +15,8 @@ from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.permissions import granted_of, mode_of, subscription_roles_of
 from quire.serving.admin.policy_json import AUTO_UPDATE, POLICIES, QUOTAS, PolicyJson
-from quire.serving.admin.requests import asks_for_nothing, fields_of, properties_of
+from quire.serving.admin.requests import fields_of, properties_of
+from quire.serving.admin.values import asks_for_nothing
 from quire.serving.policy.strategy import UNDEFINED
 from quire.serving.registry.bundles import split_evenly
 

@@ -33,7 +33,7 @@ from quire.metadata.records import (
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.policy_shapes import Number, Shape, Unit, Value, number_of
-from quire.serving.admin.requests import INT64_MAX, PARTITIONS_MAX
+from quire.serving.admin.values import INT64_MAX, PARTITIONS_MAX
 from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES
 from quire.serving.policy.strategy import DEFAULT, UNDEFINED, Strategy
 

@@ -41,6 +41,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "auto_subscription_creation": "Create a durable subscription when a consumer uses one that does not exist.",
     "subscribe_rate": "Maximum number of subscribe requests of each consumer, per period.",
     "encryption_required": "Refuse messages that are not encrypted.",
+    "deduplication_snapshot_s": "Longest time between snapshots of the state of deduplication.",
     "archive_lag_ms": "Time for which bookies keep a segment after it was archived.",
     "auto_topic_creation": "Create a topic when a client uses one that does not exist, partitioned or not.",
 }

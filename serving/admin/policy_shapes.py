@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from quire.metadata.records import Record, field_names
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import OutOfRange, asks_for_nothing, number
+from quire.serving.admin.values import OutOfRange, asks_for_nothing, number
 
 
 class Unit(NamedTuple):

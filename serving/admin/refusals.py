@@ -31,7 +31,8 @@ from quire.runtime.errors import (
     VersionConflict,
 )
 from quire.serving.admin.login import is_anonymous
-from quire.serving.admin.requests import Absent, OutOfRange
+from quire.serving.admin.requests import Absent
+from quire.serving.admin.values import OutOfRange
 from quire.serving.model.ports import ConsumerBusy, NotAllowed
 from quire.serving.ownership.port import NotOwner
 from quire.serving.registry.catalogue import NoPartition

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypedDict
 from urllib.parse import unquote, unquote_plus
@@ -14,27 +13,18 @@ from msgspec import Meta, Struct
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.http_server import body_of
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
+from quire.serving.admin.values import INT64_MAX, number
 from quire.serving.model.ports import EARLIEST, LATEST, Position
 
-INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
 """Largest unsigned 64-bit number, which Pulsar's tools send for -1."""
 
 _DIGITS_MAX = len(str(INT64_MAX))
 _NAMES: Final = web.RequestKey("names", dict[str, str])
-_NUMBER = re.compile(r"-?[0-9]{1,20}")
-
-
-PARTITIONS_MAX = 10_000
-"""Maximum number of partitions of a topic."""
 
 
 class Absent(QuireError):
     """Rejection (501) of a feature of Pulsar that Quire does not support, because nothing would enforce it."""
-
-
-class OutOfRange(ConfigurationError):
-    """Rejection (412, as in Pulsar) of a number that is out of a policy's range."""
 
 
 async def json_of(request: web.Request) -> Any:
@@ -74,13 +64,6 @@ def _decoded(segment: str, *, twice: bool) -> str:
     return text
 
 
-def asks_for_nothing(value: Any) -> bool:
-    """Return whether tools send this value for an unset field."""
-    if isinstance(value, Mapping):
-        return all(map(asks_for_nothing, value.values()))
-    return value in (None, False, 0, -1, "", "UNDEFINED", "None") or value == []
-
-
 def natural(text: str, what: str) -> int:
     """Parse a number in a path or a query. Raises `ConfigurationError`."""
     if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX):
@@ -88,13 +71,6 @@ def natural(text: str, what: str) -> int:
             f"{what} must be a number of at most {_DIGITS_MAX - 1} digits, not {text[:40]!r}"
         )
     return int(text)
-
-
-def number(value: Any) -> Any:
-    """Return a whole number, which some tools send in quotes; None for bool; anything else unchanged."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return int(value)
-    return None if isinstance(value, bool) else value
 
 
 def whole(value: Any, what: str, *, least: int) -> int:

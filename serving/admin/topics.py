@@ -15,7 +15,6 @@ from quire.security.authorization import Action
 from quire.serving.admin import stored_topics
 from quire.serving.admin.policies import require_to_lift
 from quire.serving.admin.requests import (
-    PARTITIONS_MAX,
     PositionJson,
     Properties,
     Where,
@@ -40,6 +39,7 @@ from quire.serving.admin.route import (
     query,
     query_number,
 )
+from quire.serving.admin.values import PARTITIONS_MAX
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
 from quire.serving.model.statistics import PartitionedTopicStats, TopicStats

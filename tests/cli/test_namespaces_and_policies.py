@@ -256,13 +256,22 @@ def test_version_and_help() -> None:
     assert quire("help", "tenants", "nonsense").code == WRONG_USE
 
 
-def test_only_the_commands_of_policies_import_their_rows() -> None:
-    script = (
-        "import sys; sys.argv = ['quire', 'namespaces', '--help']\n"
-        "from quire.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "print([name for name in sys.modules if name.startswith('quire.serving')], file=sys.stderr)"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stderr.strip() == "[]"
+def test_only_the_commands_of_policies_import_their_rows_and_none_imports_a_server() -> None:
+    def imported(command: str) -> set[str]:
+        script = (
+            f"import sys; sys.argv = ['quire', {command!r}, '--help']\n"
+            "from quire.cli.main import main\n"
+            "try: main()\n"
+            "except SystemExit: pass\n"
+            "print(*sys.modules, file=sys.stderr)"
+        )
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        return set(ran.stderr.split())
+
+    assert not [name for name in imported("namespaces") if name.startswith("quire.serving")]
+    found = imported("policies")
+    assert "quire.serving.admin.policy_json" in found and not found & {
+        "aiohttp",
+        "asyncio",
+        "quire.serving.broker",
+    }
