@@ -95,8 +95,10 @@ def policy_of(name: str) -> Policy:
     for one in policies().values():
         if simplified(name) in one.names:
             return one
-    close = get_close_matches(kebab(name), policies(), n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
+    near = get_close_matches(kebab(name), policies(), n=1) or [
+        one for one in policies() if f"-{kebab(name)}" in f"-{one}"
+    ]
+    hint = f"did you mean {' or '.join(near[:3])}? " if near else ""
     raise ConfigurationError(f"there is no policy {name!r}; {hint}`quire policies list` explains all")
 
 

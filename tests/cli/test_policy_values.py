@@ -126,6 +126,8 @@ def test_the_names_of_rest_are_names_of_policies(said: str, name: str) -> None:
 def test_a_wrong_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="no policy 'retenton'; did you mean retention"):
         policy_of("retenton")
+    with pytest.raises(ConfigurationError, match="no policy 'ttl'; did you mean message-ttl"):
+        policy_of("ttl")
     with pytest.raises(ConfigurationError, match="no policy 'zzz'; `quire policies list`"):
         policy_of("zzz")
 
