@@ -98,6 +98,13 @@ admin_url_option = click.option(
 )
 
 
+def namespace_path(namespace: str) -> str:
+    """Return the REST path of a namespace, `tenant/namespace`. Raises `ConfigurationError`."""
+    if namespace.count("/") != 1 or not all(namespace.split("/")):
+        raise ConfigurationError(f"{namespace!r} is not a namespace, such as public/default")
+    return place_path(namespace)
+
+
 def place_path(where: str) -> str:
     """Return the REST path of a namespace, `tenant/namespace`, or of a topic (full name).
 
@@ -105,23 +112,12 @@ def place_path(where: str) -> str:
     """
     if "://" in where:
         return f"/admin/v2/{topic_name.path(where)}"
-    if not _is_namespace(where):
+    tenant, _, namespace = where.partition("/")
+    if not tenant or not namespace or "/" in namespace:
         raise ConfigurationError(
             f"{where!r} is neither a namespace, tenant/namespace, nor a topic, persistent://tenant/namespace/name"
         )
-    return namespace_path(where)
-
-
-def namespace_path(namespace: str) -> str:
-    """Return the REST path of a namespace, `tenant/namespace`. Raises `ConfigurationError`."""
-    if not _is_namespace(namespace):
-        raise ConfigurationError(f"{namespace!r} is not a namespace, such as public/default")
-    return f"/admin/v2/namespaces/{topic_name.escaped(*namespace.split('/'))}"
-
-
-def _is_namespace(text: str) -> bool:
-    tenant, _, namespace = text.partition("/")
-    return bool(tenant and namespace) and "/" not in namespace
+    return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}"
 
 
 def topic_path(topic: str, subscription: str = "") -> str:
