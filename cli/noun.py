@@ -144,13 +144,8 @@ class Noun(click.Group):
             for name, verb in other.commands.items():
                 self.add_command(verb, name)
 
-    def verb(
-        self, name: str, *, timeout_s: float = 60.0, **attributes: Any
-    ) -> Callable[[Callable[..., Answer]], click.Command]:
-        """Make a command of a function that returns an `Answer`. `timeout_s` is the timeout of each REST request.
-
-        `attributes` are those of the click command.
-        """
+    def verb(self, name: str, *, timeout_s: float = 60.0) -> Callable[[Callable[..., Answer]], click.Command]:
+        """Make a command of a function that returns an `Answer`. `timeout_s` is the timeout of each REST request."""
 
         def decorate(ask: Callable[..., Answer]) -> click.Command:
             @admin_url_option
@@ -163,7 +158,7 @@ class Noun(click.Group):
                 admin = Admin(admin_url, timeout_s, tls=tls, credentials=credentials, meanwhile=patience)
                 ask(admin, **words).say(as_json)
 
-            made = self.command(name, **attributes)(run)
+            made = self.command(name)(run)
             # --help shows the verb's own options first
             made.params.sort(key=lambda one: (one.name or "").startswith(LAST))
             return made

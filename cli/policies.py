@@ -241,7 +241,7 @@ def _state(answer: Mapping[str, Any], policy: Policy, where: str) -> dict[str, A
     return {name: policy.of(answer[part], where) for name, part in parts.items()}
 
 
-@command.verb("set", context_settings={"ignore_unknown_options": True})
+@command.verb("set")
 @where_argument
 @name_argument
 @click.argument("value", nargs=-1, required=True, shell_complete=_complete_values)
@@ -260,7 +260,7 @@ def set_policy(admin: Admin, where: str, name: str, value: tuple[str, ...]) -> A
     """
     for word in value:
         if word.startswith("-") and not word.startswith(NEGATIVE):
-            raise click.NoSuchOption(word)
+            raise click.NoSuchOption(word, ctx=click.get_current_context())
     policy = policy_of(name)
     path = policy.path(_check(where))
     try:
@@ -272,6 +272,9 @@ def set_policy(admin: Admin, where: str, name: str, value: tuple[str, ...]) -> A
     admin.post(path, parsed)
     said = f"{policy.name} of {where}: {policy_values.show(policy.row, parsed)}"
     return done(said, where=where, policy=policy.name, value=parsed)
+
+
+set_policy.context_settings["ignore_unknown_options"] = True  # -1 is a value
 
 
 @command.verb("remove")
