@@ -21,13 +21,15 @@ BY_NAMESPACE: Final = "/quire/v1/namespaces/{tenant}/{namespace}/policies"
 
 def routes(broker: Broker) -> Sequence[Route]:
     policies, services = broker.admin.policies, broker.services
-    # The broker's settings for policies that topics cannot have.
-    defaults = namespace_policies_shown(
-        Policies(
-            auto_topic_creation=services.settings.auto_topic_creation,
-            topics_max=services.limits.topics_per_namespace,
+
+    def defaults() -> dict[str, Any]:
+        """Return the broker's settings for policies that topics cannot have."""
+        return namespace_policies_shown(
+            Policies(
+                auto_topic_creation=services.settings.auto_topic_creation,
+                topics_max=services.limits.topics_per_namespace,
+            )
         )
-    )
 
     async def of_topic(topic: TopicName) -> dict[str, Any]:
         """Return a topic's own and effective policies, and the level that sets each.
@@ -47,7 +49,8 @@ def routes(broker: Broker) -> Sequence[Route]:
         """
         prescribed = namespace_policies_shown((await broker.namespaces.get(tenant, namespace)).policies)
         topics = namespace_policies_shown(await broker.registry.policies.of_namespace(tenant, namespace))
-        applied = {word: _first(topics[word], prescribed[word], defaults[word]) for word in topics}
+        lowest = defaults()
+        applied = {word: _first(topics[word], prescribed[word], lowest[word]) for word in topics}
         return {"prescribed": prescribed, "applied": applied, "sources": _sources(namespace=prescribed)}
 
     return (
