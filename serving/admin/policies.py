@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from quire.metadata.records import DispatchRate, Policies
 from quire.runtime.errors import ConfigurationError, LimitExceeded, VersionConflict
 from quire.security.authorization import Action
+from quire.serving.admin import effective_policies
 from quire.serving.admin.login import require
 from quire.serving.admin.policy_json import (
     AUTO_UPDATE,
@@ -104,6 +105,7 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     found = [
         Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, REQUEST, may=Action.ADMINISTER),
+        *effective_policies.routes(broker),
         Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
         Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
     ]

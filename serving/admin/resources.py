@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.serving.admin import (
     absent,
     brokers,
-    effective_policies,
     lookup,
     messages,
     namespaces,
@@ -33,7 +32,6 @@ RESOURCES = (
     namespaces,
     permissions,
     policies,
-    effective_policies,
     tables,
     topics,
     subscriptions,
