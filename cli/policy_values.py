@@ -26,7 +26,7 @@ from msgspec import inspect as kinds
 from quire.metadata.records import field_names
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import format_duration_ms, format_size, parse_duration_ms, parse_size
-from quire.serving.admin.policy_json import Number, PolicyJson, Value
+from quire.serving.admin.policy_json import Number, PolicyJson, Shape, Value
 
 UNLIMITED: Final = "unlimited"
 OFF: Final = "off"
@@ -264,27 +264,33 @@ def choices(policy: PolicyJson) -> Sequence[str]:
     return [f"{one.key}={value}" for one in fields for value in (one.scalar.choices or ("",))]
 
 
-@cache
 def single_of(policy: PolicyJson) -> Scalar | None:
     """Return the type of a policy that is a single value; None if it is an object with fields."""
-    shape = policy.shape
+    return _single(policy.shape, policy.field)
+
+
+@cache
+def _single(shape: Value | type[Shape], field: str) -> Scalar | None:
     if not isinstance(shape, Value):
         return None
     kind = kinds.type_info(shape.kind)
-    zero = UNLIMITED if policy.field.endswith("_max") else OFF
-    return _scalar(kind, policy.field, shape.unit, zero if isinstance(shape, Number) else "")
+    zero = UNLIMITED if field.endswith("_max") else OFF
+    return _scalar(kind, field, shape.unit, zero if isinstance(shape, Number) else "")
+
+
+def fields_of(policy: PolicyJson) -> Sequence[Field]:
+    """Return the fields of a policy that is an object."""
+    return _fields(policy.shape, policy.field)
 
 
 @cache
-def fields_of(policy: PolicyJson) -> Sequence[Field]:
-    """Return the fields of a policy that is an object."""
-    shape = policy.shape
+def _fields(shape: Value | type[Shape], policy: str) -> Sequence[Field]:
     assert not isinstance(shape, Value)
     info = kinds.type_info(shape)
     assert isinstance(info, kinds.StructType)
     record = getattr(shape, "record", None)
     stored = {one.name for one in info.fields} if record is None else set(field_names(record))
-    short = {one.name: _short(policy.field, one.name) for one in info.fields}
+    short = {one.name: _short(policy, one.name) for one in info.fields}
     count, factors = Counter(short.values()), shape.units()
     found = []
     for one in info.fields:
