@@ -12,29 +12,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import click
 
-from quire.cli import profile
 from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
 from quire.cli.noun import json_option
 from quire.cli.output import print_json
+from quire.cli.own_topics import OwnTopics, admin_url_option
 from quire.runtime.credentials import Credentials
-from quire.runtime.errors import NotFound, QuireError, Unavailable
-from quire.runtime.rest import PORT, TLS_PORT, Admin
-from quire.runtime.settings import format_address
 from quire.runtime.tls import ClientTls
-from quire.wire import topic_name
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -44,12 +37,6 @@ PATIENCE_S: Final = 120.0
 """Seconds to wait for a receipt: longer than any failover."""
 
 _TICK_S: Final = 0.02
-_DELETE_S: Final = 10.0
-_LEARN_S: Final = 2.0
-_OWNER_S: Final = 30.0
-"""Seconds to wait for the next owner of a topic: longer than the session of a killed broker."""
-
-_PAUSE_S: Final = 0.5
 
 
 @dataclass
@@ -131,14 +118,7 @@ class _Receipts:
     help="Keep the topics. By default they are deleted unless messages are lost or out of order.",
 )
 @client_options
-@click.option(
-    "--admin-url",
-    default=lambda: os.environ.get("QUIRE_ADMIN_URL"),
-    show_default=False,
-    metavar="URL",
-    help="HTTP address of a broker, to delete the topics (environment: QUIRE_ADMIN_URL).  "
-    f"[port {PORT} of the host of --service-url]",
-)
+@admin_url_option
 @json_option
 def command(
     seconds: float,
@@ -164,111 +144,20 @@ def command(
     """
     prefix = f"check-{uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(count)]
-    admin_url = admin_url or _of_context(service_url)
-    given = [admin_url] if admin_url else _beside(service_url)
-    admins = _Admins([Admin(url, _DELETE_S, tls=tls, credentials=credentials) for url in given])
+    topics = OwnTopics(names, service_url, admin_url, tls, credentials)
     verdict = run(
         _check(open_client(service_url, operation_timeout_ms, tls, credentials), names, seconds, rate)
     )
     if not as_json:
         click.echo(str(verdict))
     is_evidence = not (verdict.is_good and verdict.acknowledged)
-    verdict.topics_kept = names if keep or is_evidence else _delete(names, admin_url, admins)
+    verdict.topics_kept = names if keep or is_evidence else topics.delete()
     if as_json:
         print_json(asdict(verdict))
     elif verdict.topics_kept:
         click.echo(f"The topics are kept: {', '.join(verdict.topics_kept)}")
     if not verdict.is_good:
         sys.exit(1)
-
-
-def _of_context(service_url: str) -> str | None:
-    """Return the HTTP address of the context of `quire login`, if `service_url` is its own."""
-    known = profile.load()
-    return known.get("admin_url") if known.get("service_url") == service_url else None
-
-
-class _Admins:
-    """Brokers that can delete topics: those at the given addresses, and others of the cluster that they name.
-
-    The others are learned before the run, because a run may kill the brokers at the given addresses.
-    """
-
-    def __init__(self, given: Sequence[Admin]) -> None:
-        self._every = list(given)
-        self.given = [admin.url for admin in given]
-        answered = [self._learn(admin) for admin in given]
-        self._is_known = any(answered)
-        self._deadline: float | None = None
-
-    def _learn(self, admin: Admin) -> bool:
-        """Add the addresses of the broker's cluster; return whether the broker answers."""
-        asked = Admin(admin.url, _LEARN_S, tls=admin.tls, credentials=admin.credentials)
-        try:
-            rows = asked.get("/quire/v1/brokers")
-        except Unavailable:
-            return False
-        except QuireError:
-            return True  # only superusers may list the brokers
-        key = "httpUrlTls" if admin.url.startswith("https://") else "httpUrl"
-        known = {each.url for each in self._every}
-        rows = rows if isinstance(rows, list) else []  # the guessed address may be another program's
-        for url in {str(row.get(key) or "") for row in rows if isinstance(row, dict)} - known - {""}:
-            self._every.append(Admin(url, _DELETE_S, tls=admin.tls, credentials=admin.credentials))
-        return True
-
-    def delete(self, topic: str) -> None:
-        """Delete a topic at any broker. Wait for its next owner if the last one was killed. Raises `QuireError`."""
-        was_tried = False
-        while True:
-            for admin in list(self._every):
-                try:
-                    admin.delete(f"/admin/v2/{topic_name.path(topic)}?force=true")
-                    return
-                except NotFound:
-                    if was_tried:
-                        return  # the answer to an earlier request was lost
-                    raise
-                except Unavailable as error:
-                    was_tried, last = True, error
-                    self._every.append(self._every.pop(0))  # a broker that answers stays the first
-            if not self._may_wait():
-                raise last
-            time.sleep(_PAUSE_S)
-
-    def _may_wait(self) -> bool:
-        """Return whether to wait longer for an owner; no if no broker answered before the run."""
-        if self._deadline is None:
-            self._deadline = time.monotonic() + (_OWNER_S if self._is_known else 0.0)
-            if self._is_known:
-                click.echo("waiting for a broker that can delete the topics", err=True)
-        return time.monotonic() < self._deadline
-
-
-def _delete(names: list[str], admin_url: str | None, admins: _Admins) -> list[str]:
-    """Delete the topics; return the names of topics that could not be deleted, for example without brokers."""
-    kept = []
-    for name in names:
-        try:
-            admins.delete(name)
-        except QuireError as error:
-            click.echo(f"cannot delete {name}: {error}", err=True)
-            kept.append(name)
-    if kept and admin_url is None:
-        click.echo(
-            f"the requests were sent to {admins.given[0]}; if the brokers' HTTP address differs, set --admin-url",
-            err=True,
-        )
-    return kept
-
-
-def _beside(service_url: str) -> list[str]:
-    """Return the default HTTP URLs on the hosts of `service_url`."""
-    scheme, _, hosts = service_url.partition("://")
-    names = [urlsplit(f"//{each}").hostname or "" for each in hosts.split(",")]
-    if scheme == "pulsar+ssl":
-        return [f"https://{format_address(host, TLS_PORT)}" for host in dict.fromkeys(names)]
-    return [f"http://{format_address(host, PORT)}" for host in dict.fromkeys(names)]
 
 
 async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:

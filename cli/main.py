@@ -38,6 +38,7 @@ SUBCOMMANDS = {
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
     "check": "Publish while processes are killed, and check that no acknowledged message is lost.",
+    "bench": "Measure rates and latencies of a server.",
     "archive": "Archive sealed segments now; verify and repair the archive.",
     "spark": "Run jobs over the whole history of a topic, such as a copy to Parquet files.",
     "demo": "Publish and consume real data, kill the server, archive, and read back with Spark.",

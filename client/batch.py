@@ -146,6 +146,11 @@ class Publication:
     def is_done(self) -> bool:
         return self._batch.is_settled
 
+    @property
+    def batch(self) -> Batch:
+        """Batch that contains the message, for a caller that handles the receipts of a batch together."""
+        return self._batch
+
     def __await__(self) -> Generator[object, None, Receipt]:
         batch = self._batch
         batch.was_observed = True

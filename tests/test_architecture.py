@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "gateway",
         "spark_source",
     },
+    "perf": {"runtime", "client", "process"},
     "cli": {
         "wire",
         "runtime",
@@ -67,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "testing",
         "demo",
         "process",
+        "perf",
     },
 }
 
@@ -233,6 +235,8 @@ CORES = (
     "client/record.py",
     "client/routing.py",
     "client/sealing.py",
+    "perf/histogram.py",
+    "perf/tally.py",
 )
 
 NOT_IN_A_CORE = frozenset(

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli import check
+from quire.cli import own_topics
 from quire.cli.check import Verdict
+from quire.cli.own_topics import Brokers, OwnTopics
+from quire.runtime.credentials import NOBODY
 from quire.runtime.rest import Admin
+from quire.runtime.tls import ClientTls
 from tests.cli.recording import recording
 from tests.cli.running import quire, standalone
 
@@ -43,9 +46,9 @@ def test_topics_are_deleted_at_the_host_that_was_checked(
     with standalone(tmp_path) as server:
         other_host = server.service_url.replace("127.0.0.1", "localhost")
         arguments = ("check", "--seconds", "0.5", "--topics", "1", "--service-url", other_host, "--json")
-        monkeypatch.setattr(check, "PORT", int(server.http_url.rpartition(":")[2]))
+        monkeypatch.setattr(own_topics, "PORT", int(server.http_url.rpartition(":")[2]))
         assert quire(*arguments).json["topics_kept"] == []
-        monkeypatch.setattr(check, "PORT", 1)
+        monkeypatch.setattr(own_topics, "PORT", 1)
         elsewhere = quire(*arguments)
     assert len(elsewhere.json["topics_kept"]) == 1
     assert "requests were sent to http://localhost:1" in elsewhere.err and "set --admin-url" in elsewhere.err
@@ -62,27 +65,28 @@ def test_topics_are_deleted_at_the_host_that_was_checked(
     ],
 )
 def test_where_http_usually_is(service_url: str, urls: list[str]) -> None:
-    assert check._beside(service_url) == urls
+    assert own_topics.beside(service_url) == urls
 
 
 def test_topics_are_deleted_at_another_broker_when_one_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the run a broker names the others; the next owner of a topic may need a while."""
-    monkeypatch.setattr(check, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(own_topics, "PAUSE_S", 0.0)
     topic = "/admin/v2/persistent/public/default/t?force=true"
     with recording() as killed, recording() as other:
         killed.answers["GET /quire/v1/brokers"] = [[{"httpUrl": killed.url}, {"httpUrl": other.url}]]
-        admins = check._Admins([Admin(killed.url)])
+        brokers = Brokers([Admin(killed.url)])
         killed.server.shutdown()
         killed.server.server_close()
         other.statuses[f"DELETE {topic}"] = [503, 404]
-        assert check._delete(["t"], None, admins) == []
+        brokers.delete(topic)
     assert other.changes() == [("DELETE", topic, None)] * 2
 
 
 def test_a_topic_that_no_broker_knows_is_not_taken_for_deleted() -> None:
     with recording() as elsewhere:
         elsewhere.statuses["DELETE /admin/v2/persistent/public/default/t?force=true"] = [404]
-        assert check._delete(["t"], elsewhere.url, check._Admins([Admin(elsewhere.url)])) == ["t"]
+        topics = OwnTopics(["t"], "pulsar://127.0.0.1:6650", elsewhere.url, ClientTls(), NOBODY)
+        assert topics.delete() == ["t"]
 
 
 def test_all_topics_are_read_back(tmp_path: Path) -> None:

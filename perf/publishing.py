@@ -1,0 +1,116 @@
+"""Publishing on a schedule, or as fast as the client can, with the latency of each receipt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from quire.client import Producer, PublishFailed, PublishUnknown
+from quire.perf.job import Publishing
+from quire.perf.pacer import TICK_S, Pacer, Window
+from quire.perf.payload import STAMP_BYTES, body, stamp
+from quire.perf.tally import Tally
+
+if TYPE_CHECKING:
+    from quire.client.batch import Batch
+
+PUBLISH: Final = "publish"
+
+YIELD_EACH: Final = 100
+"""Number of messages after which a producer without a schedule lets the client read receipts."""
+
+
+class Publisher:
+    """Producer of a run. It publishes `share` messages after the warm-up, or until the window's end if that is None."""
+
+    def __init__(
+        self,
+        producer: Producer[bytes],
+        tallies: dict[str, Tally],
+        pacer: Pacer,
+        window: Window,
+        how: Publishing,
+        share: int | None,
+    ) -> None:
+        self._producer = producer
+        self._tallies = tallies
+        self._pacer = pacer
+        self._window = window
+        self._how = how
+        self._left = share
+        self._has_stamp = how.size >= STAMP_BYTES
+        self._body = body(how.payload, how.size, seed=7)
+        self._batch: Batch | None = None
+        self._dues: list[float] = []
+        """Times at which the messages of `_batch` were due."""
+
+    async def run(self, phase: float) -> None:
+        """Publish, and wait for all receipts. `phase` shifts the schedule by a fraction of its interval."""
+        await self._pacer.until(self._window.begin)
+        try:
+            await (self._on_schedule(phase) if self._how.rate else self._as_fast_as_possible())
+        except PublishFailed as error:
+            # The producer has ended, for example because the topic was deleted; other messages fail by their batch.
+            self._tallies[PUBLISH].fail(1, str(error))
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until each message has a receipt or an error, which `_settled` counts."""
+        with suppress(PublishFailed, PublishUnknown):
+            await self._producer.flush()
+
+    async def _on_schedule(self, phase: float) -> None:
+        interval, sent = 1 / self._how.rate, 0
+        while self._goes_on(due := self._window.begin + (sent + phase) * interval):
+            if due > (now := time.monotonic()):
+                await self._pacer.until(max(due, now + TICK_S))
+            elif sent % YIELD_EACH == 0:
+                await asyncio.sleep(0)
+            await self._publish(due)
+            sent += 1
+
+    async def _as_fast_as_possible(self) -> None:
+        sent = 0
+        while self._goes_on(now := time.monotonic()):
+            await self._publish(now)
+            sent += 1
+            if sent % YIELD_EACH == 0:
+                await asyncio.sleep(0)
+
+    def _goes_on(self, due: float) -> bool:
+        if due >= self._window.end:
+            return False
+        if self._left is not None and due >= self._window.measured:
+            self._left -= 1
+            return self._left >= 0
+        return True
+
+    async def _publish(self, due: float) -> None:
+        payload = stamp(self._window.ns(due)) + self._body if self._has_stamp else self._body
+        publication = await self._producer.enqueue(payload)
+        batch = publication.batch
+        if batch is not self._batch:
+            self._batch, self._dues = batch, []
+            settled = partial(self._settled, batch, self._dues)
+            if batch.is_settled:  # the client could not encode it
+                asyncio.get_running_loop().call_soon(settled)
+            else:
+                batch.waiter().add_done_callback(settled)
+        self._dues.append(due)
+
+    def _settled(self, batch: Batch, dues: list[float], _: object = None) -> None:
+        """Count the messages of a batch that has its receipt, or an error."""
+        now, tally = time.monotonic(), self._tallies[PUBLISH]
+        batch.was_observed = True
+        if batch.error is not None:
+            tally.fail(len(dues), str(batch.error))
+            return
+        now_ns, measured, size = self._window.ns(now), self._window.measured, self._how.size
+        for due in dues:
+            if due >= measured:
+                tally.count(size, now_ns, round((now - due) * 1e9))
+            else:
+                tally.all_messages += 1
