@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.entry_record import (
     HEADER_BYTES,
@@ -26,6 +24,7 @@ from quire.bookie.entry_record import (
 from quire.bookie.index import IndexRow
 from quire.runtime.errors import CorruptionError, DiskError
 from quire.wire.block import BlockError
+from quire.wire.checksum import crc32c
 
 _ALL: Final = 1 << 63
 """Number greater than any record number, for a log whose records all count as durable."""

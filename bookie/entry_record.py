@@ -26,14 +26,13 @@ from mmap import mmap
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import PAGE_BYTES, File, aligned_buffer, pages_up, read_around
 from quire.runtime.errors import DiskError
 from quire.runtime.limits import INDEX_RUN_BYTES_MAX, INDEX_RUN_ENTRIES_MAX, MIB, UNREADABLE_PAGES_MAX
 from quire.wire.block import Brief, brief
 from quire.wire.block import read_header as read_block_header
+from quire.wire.checksum import crc32c
 
 MAGIC: Final = 0x51524543
 HEADER_BYTES: Final = 48

@@ -34,11 +34,11 @@ from threading import Condition
 from typing import Any, Final
 
 import lmdb
-from crc32c import crc32c
 
 from quire.bookie.index import IndexRow, search_time
 from quire.runtime.errors import CorruptionError, DiskError, DiskFull
 from quire.runtime.limits import INDEX_MAP_BYTES
+from quire.wire.checksum import crc32c
 
 _ROW_KEY: Final = Struct(">QQ")
 _ROW: Final = Struct(">QQQIQQqI")

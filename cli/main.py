@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-from difflib import get_close_matches
 
 import click
 
@@ -63,6 +62,8 @@ class _LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            from difflib import get_close_matches
+
             close = get_close_matches(args[0], SUBCOMMANDS, n=1)
             if not close:
                 raise

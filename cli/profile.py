@@ -142,17 +142,19 @@ def no_context(name: str, known: Mapping[str, object]) -> str:
 
 def read() -> Contexts:
     """Read the file; there are no contexts before a login. Raises `ConfigurationError` if it is malformed."""
-    import tomllib
-
     file = place()
     try:
-        found = tomllib.loads(file.read_text())
+        text = file.read_text()
     except FileNotFoundError:
         return Contexts()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(
-            f"cannot read {file}; delete it and run `quire login` again: {error}"
-        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(file, error) from None
+    import tomllib  # its patterns take time to compile, and most users have no profile
+
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _unreadable(file, error) from None
     current, others = found.pop("current", DEFAULT), found.pop("contexts", {})
     every = {DEFAULT: found, **others} if isinstance(others, dict) else {DEFAULT: None}
     if not isinstance(current, str) or not all(map(_are_settings, every.values())):
@@ -160,6 +162,10 @@ def read() -> Contexts:
             f"{file} is not a profile of this version; delete it and run `quire login` again"
         )
     return Contexts({name: one for name, one in every.items() if one}, current)
+
+
+def _unreadable(file: Path, error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"cannot read {file}; delete it and run `quire login` again: {error}")
 
 
 def _are_settings(value: object) -> bool:

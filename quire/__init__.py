@@ -4,9 +4,9 @@ The packages lie at the repository's root, and this folder links to them (`quire
 `docs/architecture.md` says what each is for and in what order to read them.
 """
 
-from pathlib import Path
+import os.path
 
-if not (Path(__file__).parent / "wire").is_dir():
+if not os.path.isdir(os.path.join(os.path.dirname(__file__), "wire")):
     raise ImportError(
         "this clone has files instead of symbolic links: run `git config core.symlinks true` "
         "and `git checkout -- quire` in the clone (Windows needs its developer mode for that)"

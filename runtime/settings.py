@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from ipaddress import ip_address
@@ -144,6 +143,8 @@ def load(
 
 def read_file(file: Path) -> dict[str, Any]:
     """Read a TOML file's keys. Raises `ConfigurationError` if it is unreadable."""
+    import tomllib  # its patterns take time to compile, and most starts read no file
+
     try:
         return tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -234,6 +233,8 @@ def load(path: str) -> Configuration:
     """Load the file at `path`; "" gives a configuration without any security. Raises `ConfigurationError`."""
     if not path:
         return Configuration()
+    import tomllib  # its patterns take time to compile, and many starts read no file
+
     file = Path(path)
     try:
         tables = tomllib.loads(file.read_text())

@@ -43,9 +43,8 @@ from struct import error as StructError
 from sys import byteorder
 from typing import Any, Final, NamedTuple
 
-from crc32c import crc32c
-
 from quire.runtime.errors import CorruptionError
+from quire.wire.checksum import crc32c
 
 Buffer = bytes | bytearray | memoryview
 

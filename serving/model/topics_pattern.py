@@ -22,10 +22,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from crc32c import crc32c
-
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import TOPICS_PATTERN_CHARS_MAX, TOPICS_PATTERN_MEMORY_BYTES
+from quire.wire.checksum import crc32c
 
 _DOMAIN: Final = re.compile(r"(?:non-)?persistent://")
 _PARTITION: Final = re.compile(r"-partition-[0-9]+$")
