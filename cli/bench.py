@@ -197,8 +197,8 @@ def _measure(what: str, plan: Plan, work: Callable[[list[str]], Coroutine[Any, A
     names = plan.names()
     topics = plan.own_topics(names)
     kept, has_ended = names if plan.keep or plan.is_given else [], False
+    run(_contact(plan))
     try:
-        run(_contact(plan))
         topics.create_partitioned()
         measured, interrupted = run(work(names))
         has_ended = True

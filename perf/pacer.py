@@ -13,54 +13,53 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-TICK_S: Final = 0.0002
+TICK_NS: Final = 200_000
 """Shortest wait of a schedule: messages that are due within it are sent together, at most this late."""
 
-_LEAST_S: Final = 1e-6
-"""A timer of 0 s would be off."""
+NS_PER_S: Final = 1_000_000_000
+
+_EPOCH_NS: Final = time.time_ns() - time.monotonic_ns()
+
+
+def now_ns() -> int:
+    """Return the time in ns since 1970; it never goes back while the process runs, also if the clock is set."""
+    return time.monotonic_ns() + _EPOCH_NS
 
 
 @dataclass(frozen=True)
 class Window:
-    """Times of a run in the monotonic clock, in seconds. Messages due before `measured` are the warm-up."""
+    """Times of a run in ns since 1970. Messages due before `measured` are the warm-up."""
 
-    begin: float
-    measured: float
-    end: float
-    """Infinite if the number of messages is the limit."""
-    epoch_ns: int
-    """Time in ns since 1970 at which the monotonic clock was 0; all processes of a run use it for latencies."""
-
-    def ns(self, moment: float) -> int:
-        """Return a time of the monotonic clock in ns since 1970."""
-        return self.epoch_ns + round(moment * 1e9)
+    begin: int
+    measured: int
+    end: int
+    """Very late if the number of messages is the limit."""
 
 
-def window(begin_ns: int, warm_up_s: float, duration_s: float) -> Window:
+def window(begin: int, warm_up_s: float, duration_s: float) -> Window:
     """Return the window of a run that begins at a time in ns since 1970."""
-    epoch_ns = time.time_ns() - time.monotonic_ns()
-    begin = (begin_ns - epoch_ns) / 1e9
-    measured = begin + warm_up_s
-    return Window(begin, measured, measured + duration_s if duration_s else float("inf"), epoch_ns)
+    measured = begin + round(warm_up_s * NS_PER_S)
+    return Window(begin, measured, measured + round(duration_s * NS_PER_S) if duration_s else sys.maxsize)
 
 
 class Pacer:
     """Exact waits of the tasks of one process; it takes the signal SIGALRM until it is closed."""
 
     def __init__(self) -> None:
-        self._waits: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._waits: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = count()
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGALRM, self._ring)
 
-    async def until(self, moment: float) -> None:
-        """Wait until a time of the monotonic clock."""
+    async def until(self, moment: int) -> None:
+        """Wait until a time in ns since 1970."""
         done: asyncio.Future[None] = self._loop.create_future()
         heappush(self._waits, (moment, next(self._numbers), done))
         if self._waits[0][2] is done:
@@ -73,7 +72,7 @@ class Pacer:
         self._loop.remove_signal_handler(signal.SIGALRM)
 
     def _ring(self) -> None:
-        now = time.monotonic()
+        now = now_ns()
         while self._waits and self._waits[0][0] <= now:
             done = heappop(self._waits)[2]
             if not done.done():
@@ -82,4 +81,5 @@ class Pacer:
 
     def _set(self) -> None:
         if self._waits:
-            signal.setitimer(signal.ITIMER_REAL, max(_LEAST_S, self._waits[0][0] - time.monotonic()))
+            wait_ns = max(1_000, self._waits[0][0] - now_ns())  # a timer of 0 s would be off
+            signal.setitimer(signal.ITIMER_REAL, wait_ns / NS_PER_S)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from quire.client import Producer, PublishFailed, PublishUnknown
 from quire.perf.job import Publishing
-from quire.perf.pacer import TICK_S, Pacer, Window
+from quire.perf.pacer import NS_PER_S, TICK_NS, Pacer, Window, now_ns
 from quire.perf.payload import STAMP_BYTES, body, stamp
 from quire.perf.tally import Tally
 
@@ -44,7 +43,7 @@ class Publisher:
         self._has_stamp = how.size >= STAMP_BYTES
         self._body = body(how.payload, how.size, seed=7)
         self._batch: Batch | None = None
-        self._dues: list[float] = []
+        self._dues: list[int] = []
         """Times at which the messages of `_batch` were due."""
 
     async def run(self, phase: float) -> None:
@@ -63,10 +62,10 @@ class Publisher:
             await self._producer.flush()
 
     async def _on_schedule(self, phase: float) -> None:
-        interval, sent = 1 / self._how.rate, 0
-        while self._goes_on(due := self._window.begin + (sent + phase) * interval):
-            if due > (now := time.monotonic()):
-                await self._pacer.until(max(due, now + TICK_S))
+        interval, sent = NS_PER_S / self._how.rate, 0
+        while self._goes_on(due := self._window.begin + round((sent + phase) * interval)):
+            if due > (now := now_ns()):
+                await self._pacer.until(max(due, now + TICK_NS))
             elif sent % YIELD_EACH == 0:
                 await asyncio.sleep(0)
             await self._publish(due)
@@ -74,13 +73,13 @@ class Publisher:
 
     async def _as_fast_as_possible(self) -> None:
         sent = 0
-        while self._goes_on(now := time.monotonic()):
+        while self._goes_on(now := now_ns()):
             await self._publish(now)
             sent += 1
             if sent % YIELD_EACH == 0:
                 await asyncio.sleep(0)
 
-    def _goes_on(self, due: float) -> bool:
+    def _goes_on(self, due: int) -> bool:
         if due >= self._window.end:
             return False
         if self._left is not None and due >= self._window.measured:
@@ -88,8 +87,8 @@ class Publisher:
             return self._left >= 0
         return True
 
-    async def _publish(self, due: float) -> None:
-        payload = stamp(self._window.ns(due)) + self._body if self._has_stamp else self._body
+    async def _publish(self, due: int) -> None:
+        payload = stamp(due) + self._body if self._has_stamp else self._body
         publication = await self._producer.enqueue(payload)
         batch = publication.batch
         if batch is not self._batch:
@@ -101,16 +100,16 @@ class Publisher:
                 batch.waiter().add_done_callback(settled)
         self._dues.append(due)
 
-    def _settled(self, batch: Batch, dues: list[float], _: object = None) -> None:
+    def _settled(self, batch: Batch, dues: list[int], _: object = None) -> None:
         """Count the messages of a batch that has its receipt, or an error."""
-        now, tally = time.monotonic(), self._tallies[PUBLISH]
+        now, tally = now_ns(), self._tallies[PUBLISH]
         batch.was_observed = True
         if batch.error is not None:
             tally.fail(len(dues), str(batch.error))
             return
-        now_ns, measured, size = self._window.ns(now), self._window.measured, self._how.size
+        measured, size = self._window.measured, self._how.size
         for due in dues:
             if due >= measured:
-                tally.count(size, now_ns, round((now - due) * 1e9))
+                tally.count(size, now, now - due)
             else:
                 tally.all_messages += 1

@@ -7,14 +7,13 @@ Such a loop waits for the server, so it must not be used for the latencies of a 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Final
 
 from quire.client import Client, Consumer, Producer
 from quire.perf.consuming import arrived
 from quire.perf.job import Publishing
-from quire.perf.pacer import Window
+from quire.perf.pacer import Window, now_ns
 from quire.perf.payload import body, stamp
 from quire.perf.publishing import PUBLISH
 from quire.perf.tally import Tally
@@ -51,16 +50,16 @@ class RoundTrips:
 
     async def run(self) -> None:
         """Publish and receive. Raises `PublishFailed`, `PublishUnknown` or `Unavailable`."""
-        while (due := time.monotonic()) < self._window.end and self._left != 0:
+        while (due := now_ns()) < self._window.end and self._left != 0:
             await asyncio.gather(self._receipt(due), self._arrival())
             if self._left is not None and due >= self._window.measured:
                 self._left -= 1
 
-    async def _receipt(self, due: float) -> None:
-        await self._producer.send(stamp(self._window.ns(due)) + self._body)
-        now = time.monotonic()
+    async def _receipt(self, due: int) -> None:
+        await self._producer.send(stamp(due) + self._body)
+        now = now_ns()
         if due >= self._window.measured:
-            self._tallies[PUBLISH].count(self._size, self._window.ns(now), round((now - due) * 1e9))
+            self._tallies[PUBLISH].count(self._size, now, now - due)
 
     async def _arrival(self) -> None:
         try:
@@ -74,23 +73,22 @@ class RoundTrips:
 class Opening:
     """Opening of new topics: the time until each has a producer, and the time of its first message."""
 
-    def __init__(self, client: Client, tallies: dict[str, Tally], window: Window, how: Publishing) -> None:
+    def __init__(self, client: Client, tallies: dict[str, Tally], how: Publishing) -> None:
         self._client = client
         self._tallies = tallies
-        self._window = window
         self._how = how
         self._body = body(how.payload, how.size, seed=7)
 
     async def each(self, topics: Iterator[str]) -> None:
         """Open one topic after the other; they stay open until the client is closed."""
         for topic in topics:
-            began = time.monotonic()
+            began = now_ns()
             producer = self._client.producer(topic, settings=self._how.settings)
             await producer.start()
-            opened = time.monotonic()
+            opened = now_ns()
             self._count(OPEN, 0, began, opened)
             await producer.send(self._body)
-            self._count(PUBLISH, self._how.size, opened, time.monotonic())
+            self._count(PUBLISH, self._how.size, opened, now_ns())
 
-    def _count(self, name: str, size: int, began: float, now: float) -> None:
-        self._tallies[name].count(size, self._window.ns(now), round((now - began) * 1e9))
+    def _count(self, name: str, size: int, began: int, now: int) -> None:
+        self._tallies[name].count(size, now, now - began)

@@ -158,7 +158,7 @@ class Worker:
     async def open(self, _: None, of: Window) -> None:
         """Open all topics."""
         await self.pacer.until(of.begin)
-        opening = Opening(self.client, self.tallies, of, self.job.publishing)
+        opening = Opening(self.client, self.tallies, self.job.publishing)
         topics = iter(self.job.topics)
         await _all(opening.each(topics) for _ in range(AT_ONCE))
 

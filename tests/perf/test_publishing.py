@@ -11,7 +11,7 @@ import pytest
 from quire.client import Client, ProducerSettings
 from quire.perf import payload
 from quire.perf.job import Publishing
-from quire.perf.pacer import Pacer, window
+from quire.perf.pacer import NS_PER_S, Pacer, window
 from quire.perf.publishing import PUBLISH, Publisher
 from quire.perf.tally import Tally
 from quire.wire import pulsar_pb2 as pb
@@ -42,7 +42,7 @@ async def published(
             broker.hold_receipts()
         publishing = asyncio.create_task(Publisher(producer, tallies, pacer, of, how, share).run(0.0))
         if stall_s:
-            await pacer.until(of.begin + stall_s)
+            await pacer.until(of.begin + round(stall_s * NS_PER_S))
             broker.release_receipts()
         await publishing
         pacer.close()
