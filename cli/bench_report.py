@@ -56,7 +56,8 @@ def report(what: str, plan: Plan, measured: Measured, interrupted: bool, kept: S
         "topics_kept": list(kept),
     }
     rows = {SECTIONS[name].latency: tally.latencies for name, tally in found.items() if tally.latencies.count}
-    shown: list[Shown] = [_line(name, tally, measured.seconds(name)) for name, tally in found.items()]
+    shown: list[Shown] = [_load(what, plan)]
+    shown += [_line(name, tally, measured.seconds(name)) for name, tally in found.items()]
     if rows:
         shown += ["", _table(rows)]
         for title, latencies in rows.items():
@@ -97,6 +98,20 @@ def _section(tally: Tally, seconds: float) -> dict[str, Any]:
         found["latency_ms"] = tally.latencies.summary_ms()
         found["histogram"] = [[bound / NS_PER_MS, count] for bound, count in _rows(tally.latencies)]
     return found
+
+
+def _load(what: str, plan: Plan) -> str:
+    """Return one line that describes the load."""
+    count = len(plan.given_topics) or plan.count
+    parts = [
+        f"{count:,} topic{'s' * (count > 1)}",
+        f"payloads of {size(plan.size)}",
+        f"{plan.rate:,g} messages/s" if plan.rate else "",
+        "batches" if plan.settings.batching else "one message per entry",
+        plan.settings.compression if plan.settings.compression != "none" else "",
+        f"{plan.processes} processes" if plan.processes > 1 else "",
+    ]
+    return f"{what}: {', '.join(filter(None, parts))}"
 
 
 def _line(name: str, tally: Tally, seconds: float) -> str:

@@ -53,13 +53,18 @@ class Publisher:
             await (self._on_schedule(phase) if self._how.rate else self._as_fast_as_possible())
         except PublishFailed as error:
             # The producer has ended, for example because the topic was deleted; other messages fail by their batch.
-            self._tallies[PUBLISH].fail(1, str(error))
+            self._tallies[PUBLISH].fail(1, now_ns(), str(error))
         await self.settle()
 
     async def settle(self) -> None:
         """Wait until each message has a receipt or an error, which `_settled` counts."""
         with suppress(PublishFailed, PublishUnknown):
             await self._producer.flush()
+
+    def give_up(self) -> None:
+        """Count the messages without a receipt as failed, at the end of an interrupted run."""
+        if self._producer.in_flight:
+            self._tallies[PUBLISH].fail(self._producer.in_flight, now_ns(), "interrupted before the receipt")
 
     async def _on_schedule(self, phase: float) -> None:
         interval, sent = NS_PER_S / self._how.rate, 0
@@ -105,7 +110,7 @@ class Publisher:
         now, tally = now_ns(), self._tallies[PUBLISH]
         batch.was_observed = True
         if batch.error is not None:
-            tally.fail(len(dues), str(batch.error))
+            tally.fail(len(dues), now, str(batch.error))
             return
         measured, size = self._window.measured, self._how.size
         for due in dues:

@@ -23,7 +23,7 @@ class Tally:
         self.failure = ""
         """First error of a message."""
         self.last_ns = 0
-        """Time of the last counted receipt or arrival, in ns since 1970."""
+        """Time of the last counted receipt, failure or arrival, in ns since 1970."""
         self.latencies = LatencyHistogram()
 
     def count(self, size: int, now_ns: int, latency_ns: int | None) -> None:
@@ -35,9 +35,10 @@ class Tally:
         if latency_ns is not None:
             self.latencies.record(latency_ns)
 
-    def fail(self, messages: int, error: str) -> None:
-        """Count messages that the broker refused, or that got no receipt."""
+    def fail(self, messages: int, now_ns: int, error: str) -> None:
+        """Count messages that the broker refused, or that got no receipt. The time of waiting for it counts."""
         self.failed += messages
+        self.last_ns = now_ns
         self.failure = self.failure or error
 
     def add(self, other: Tally) -> None:

@@ -83,6 +83,8 @@ class Worker:
         with suppress(TimeoutError, QuireError):
             async with asyncio.timeout(SETTLE_S):
                 await asyncio.gather(*(one.settle() for one in self.publishers))
+        for one in self.publishers:
+            one.give_up()
 
     async def _report(self, of: Window) -> None:
         await self.pacer.until(of.measured)

@@ -120,7 +120,10 @@ def test_ctrl_c_ends_with_the_report_of_what_was_done(server: Server) -> None:
 def test_the_report_for_people(server: Server) -> None:
     found = bench(server, "end-to-end", "--messages", "400", "--warm-up", "0s")
     assert found.code == 0, found.err
-    assert "published 400 messages in" in found.out and "consumed 400 messages in" in found.out
+    assert found.out.startswith(
+        "end-to-end: 1 topic, payloads of 1.00 KiB, batches\npublished 400 messages in"
+    )
+    assert "consumed 400 messages in" in found.out
     assert "p99.9" in found.out and "publish to receipt, by latency" in found.out and "100" in found.out
     assert "set --rate below the measured rate" in found.err
 

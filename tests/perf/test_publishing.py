@@ -84,3 +84,20 @@ def test_payloads_have_their_size_and_their_time(kind: str, size: int) -> None:
     whole = payload.stamp(12_345) + rest
     assert len(whole) == size and payload.due_of(whole) == 12_345
     assert payload.due_of(b"x" * size) is None
+
+
+async def test_an_interrupted_run_counts_messages_without_a_receipt(broker: FakeBroker) -> None:
+    tallies, settings = {PUBLISH: Tally()}, ProducerSettings(batching=False)
+    async with Client(broker.url) as client, client.producer("t", settings=settings) as producer:
+        pacer, of = Pacer(), window(time.time_ns(), 0.0, 0.0)
+        broker.hold_receipts()
+        one = Publisher(producer, tallies, pacer, of, Publishing(settings, 100, "zeros", 0.0), 5)
+        publishing = asyncio.create_task(one.run(0.0))
+        await broker.until(lambda: len(broker.stored) == 5)
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        one.give_up()
+        pacer.close()
+        assert (tallies[PUBLISH].messages, tallies[PUBLISH].failed) == (0, 5)
+        assert tallies[PUBLISH].last_ns >= of.begin, "the time without receipts counts"
+        broker.release_receipts()
