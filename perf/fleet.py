@@ -122,7 +122,8 @@ class Fleet:
     async def _until_ready(self) -> None:
         ready = asyncio.gather(*(child.is_ready.wait() for child in self._children))
         ended = [child.ended for child in self._children]
-        await asyncio.wait([ready, *ended], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [ready, *ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             if task.done():
                 ready.cancel()

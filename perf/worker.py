@@ -151,7 +151,7 @@ class Worker:
     async def ping(self, ends: tuple[Producer[bytes], Consumer[bytes]], of: Window) -> None:
         """Publish and receive one message at a time."""
         await self.pacer.until(of.begin)
-        [share] = self.job.shares or [None]
+        share = self.job.shares[0] if self.job.shares else None
         await RoundTrips(*ends, self.tallies, of, self.job.publishing, share).run()
 
     async def nothing(self) -> None:

@@ -23,7 +23,7 @@ def _extension() -> Callable[..., int]:
     if spec is None or spec.loader is None:
         from crc32c import crc32c
 
-        return crc32c  # type: ignore[no-any-return]
+        return crc32c
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     found: Callable[..., int] = module.crc32c
