@@ -138,6 +138,7 @@ class Broker:
             self.offloading.start()
         self.sessions.start_keep_alive()
         self.rounds.start()
+        self.admin.metrics.history.start()
 
     async def stop(self) -> None:
         """Hand bundles over to other brokers, then close topics, state logs and connections, within ten seconds."""

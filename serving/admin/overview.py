@@ -17,16 +17,18 @@ from msgspec.structs import asdict
 
 from quire import __version__
 from quire.security.authorization import Action
-from quire.serving.admin import members
+from quire.serving.admin import connections, members
 from quire.serving.admin.login import identity_of
-from quire.serving.admin.route import REQUEST, Route
+from quire.serving.admin.route import REQUEST, Route, query_number
 from quire.serving.broker import Broker
 from quire.serving.model.rates import Rate
+from quire.serving.operations.history import SAMPLES_MAX, STEP_S, Series, added
 from quire.serving.ownership.peers import reader_of
 from quire.serving.ownership.port import BrokerStats
 from quire.tiering.offload import OffloadStatus
 
 OVERVIEW: Final = "/quire/v1/overview"
+HISTORY_MINUTES_MAX: Final = SAMPLES_MAX * STEP_S // 60
 
 
 class BrokerNow(Struct, rename="camel"):
@@ -99,6 +101,14 @@ def routes(broker: Broker) -> Sequence[Route]:
         archive = None if offloading is None else offloading.offloader.status()
         return Overview(broker.services.settings.cluster, brokers, every, repair, archive, answers.silent)
 
+    async def history(minutes: int) -> Series:
+        """Return the rates of the whole cluster over the last minutes, as far as its brokers remember them."""
+        path = f"{OVERVIEW}/history/here?minutes={minutes}"
+        answers = await broker.fan_out.ask_brokers("GET", path)
+        return added([broker.admin.metrics.history.series(minutes), *map(reader_of(Series), answers.said)])
+
+    minutes = query_number("minutes", "60", least=1, most=HISTORY_MINUTES_MAX)
+
     def who(request: web.Request) -> Who:
         guard, identity = broker.registry.guard, identity_of(request)
         return Who(
@@ -112,6 +122,15 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", f"{OVERVIEW}/here", now, may=Action.SUPERUSER),
         Route("GET", OVERVIEW, overview, may=Action.SUPERUSER),
+        Route(
+            "GET",
+            f"{OVERVIEW}/history/here",
+            broker.admin.metrics.history.series,
+            minutes,
+            may=Action.SUPERUSER,
+        ),
+        Route("GET", f"{OVERVIEW}/history", history, minutes, may=Action.SUPERUSER),
+        *connections.routes(broker),
         *members.routes(broker),
         Route("GET", "/quire/v1/whoami", who, REQUEST, may=Action.OPEN),
     )

@@ -11,18 +11,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from aiohttp import web
 from msgspec import Struct
 
 from quire.runtime.errors import ConfigurationError, LimitExceeded, NotFound
 from quire.runtime.limits import MIB
 from quire.security.authorization import Action
 from quire.serving.admin.requests import fields_of
-from quire.serving.admin.route import Route, body, path, path_number
+from quire.serving.admin.route import REQUEST, Route, body, path, path_number, query, query_number
+from quire.serving.admin.tables import visible
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
+from quire.serving.operations.topic_table import ROWS_MAX
 from quire.serving.policy.strategy import Strategy
 from quire.serving.schema.definition import Definition, SchemaRefused, from_text, to_text
-from quire.serving.schema.registry import Version
+from quire.serving.schema.registry import SchemaSummary, Version
 
 ALL_BYTES_MAX: Final = 16 * MIB
 """Limit, in bytes, of all versions in one response: sixty-four of the largest, or tens of thousands of ordinary ones.
@@ -89,6 +92,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     topic = path("tenant", "namespace", "topic", parse=partial(TopicName, "persistent"))
     definition = body(_definition, SchemaJson)
     return (
+        _of_all_topics(broker),
         Route("GET", f"{ONE}/schema", find, topic, may=Action.LOOKUP),
         Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version"), may=Action.LOOKUP),
         Route("GET", f"{ONE}/schemas", versions, topic, may=Action.LOOKUP, holds=2 * ALL_BYTES_MAX),
@@ -98,6 +102,30 @@ def routes(broker: Broker) -> Sequence[Route]:
         Route("POST", f"{ONE}/version", number_of, topic, definition, answer=_numbered, may=Action.LOOKUP),
         Route("POST", f"{ONE}/compatibility", compatible, topic, definition, may=Action.LOOKUP),
     )
+
+
+def _of_all_topics(broker: Broker) -> Route:
+    schemas = broker.registry.schemas
+
+    async def all_topics(request: web.Request, contains: str, offset: int, limit: int) -> SchemaPage:
+        """Return a page of the topics with a schema in all namespaces whose topics the caller may list."""
+        names: list[TopicName] = []
+        async for row in visible(broker, request):
+            names += await schemas.topics(*row.namespace.split("/"))
+        wanted = [one for one in names if contains.lower() in str(one).lower()]
+        rows = [await schemas.summary(one) for one in wanted[offset : offset + limit]]
+        return SchemaPage(len(wanted), [one for one in rows if one is not None])
+
+    contains = query("contains", str, "")
+    page = query_number("offset", "0"), query_number("limit", "50", least=1, most=ROWS_MAX)
+    return Route("GET", "/quire/v1/schemas", all_topics, REQUEST, contains, *page, may=Action.OPEN)
+
+
+class SchemaPage(Struct, rename="camel"):
+    """Page of the topics that have, or had, a schema; those without a valid version are omitted from `schemas`."""
+
+    total: int
+    schemas: list[SchemaSummary]
 
 
 def _numbered(number: int) -> dict[str, int]:

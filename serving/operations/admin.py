@@ -9,8 +9,9 @@ from quire.serving.operations.archive_admin import ArchiveAdmin
 from quire.serving.operations.deletion import Deletion
 from quire.serving.operations.dynamic_settings import DynamicSettings, broker_settings
 from quire.serving.operations.fan_out import FanOut
+from quire.serving.operations.messages import Messages
+from quire.serving.operations.namespace_table import NamespaceTable
 from quire.serving.operations.partitioned import Partitioned
-from quire.serving.operations.peeking import Peeking
 from quire.serving.operations.policy_admin import PolicyAdmin, PolicyUpdates
 from quire.serving.operations.statistics import Statistics
 from quire.serving.operations.subscription_admin import SubscriptionAdmin
@@ -33,8 +34,9 @@ class Admin:
         offloading: Offloading | None,
     ) -> None:
         self.topics = TopicAdmin(registry, deletion, fan_out, offloading)
-        self.peeking = Peeking(registry, fan_out)
+        self.messages = Messages(registry, services, fan_out)
         self.table = TopicTable(registry, services, fan_out)
+        self.namespace_table = NamespaceTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
         updates = PolicyUpdates(registry, services.tasks)

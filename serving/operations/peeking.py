@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap
 
 from quire.runtime.errors import CorruptionError, NotFound
-from quire.serving.model.ports import Position, TopicPort
+from quire.serving.model.ports import LATEST, Position, TopicPort
 from quire.serving.names import TopicName
 from quire.serving.operations.fan_out import FanOut
 from quire.serving.registry.registry import Registry
@@ -43,6 +43,12 @@ class Peeking:
         """Return the newest entries, in the topic's order."""
         log = await self._open(name)
         return (await _entries(log, islice(_backwards(log), count)))[::-1]
+
+    async def before(self, name: TopicName, end: Position, is_included: bool, count: int) -> list[Entry]:
+        """Return the last entries before `end` or, if `is_included`, up to it."""
+        log = await self._open(name)
+        last = end if is_included else end._replace(entry_id=end.entry_id - 1)
+        return (await _entries(log, islice(_backwards(log, last), count)))[::-1]
 
     async def since(self, name: TopicName, start: Position, count: int) -> list[Entry]:
         """Return the entries from a position on."""
@@ -92,10 +98,12 @@ def _forwards(topic: TopicPort, start: Position) -> Iterator[Position]:
                 yield Position(view.ledger_id, entry_id)
 
 
-def _backwards(topic: TopicPort) -> Iterator[Position]:
+def _backwards(topic: TopicPort, last: Position = LATEST) -> Iterator[Position]:
     for view in reversed(topic.segments()):
-        for entry_id in range(view.last_entry, -1, -1):
-            yield Position(view.ledger_id, entry_id)
+        if view.ledger_id <= last.ledger_id:
+            end = min(view.last_entry, last.entry_id) if view.ledger_id == last.ledger_id else view.last_entry
+            for entry_id in range(end, -1, -1):
+                yield Position(view.ledger_id, entry_id)
 
 
 def _left_of(topic: TopicPort, cursor: Cursor) -> Iterator[Position]:

@@ -14,6 +14,7 @@ from typing import Final
 from quire.runtime.metric_table import NAMESPACES_SHOWN_MAX
 from quire.runtime.metrics import Histogram, Labels, Values
 from quire.serving.model.rates import Totals
+from quire.serving.operations.history import History
 from quire.serving.registry.registry import Registry
 from quire.serving.registry.topic_loader import subscriptions_of
 from quire.serving.subscription.stats import Sample
@@ -84,6 +85,7 @@ class TopicMetrics:
     def __init__(self, registry: Registry, services: Services) -> None:
         self._registry = registry
         self._services = services
+        self.history = History(registry, services)
 
     def of_broker(self) -> Values:
         """Return the counters of all topics since the broker's start."""

@@ -8,7 +8,7 @@ names, or a scan of loaded topics, and loads no topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -21,6 +21,7 @@ from quire.serving.operations.fan_out import FanOut
 from quire.serving.ownership.peers import reader_of
 from quire.serving.registry.registry import Registry
 from quire.serving.registry.topic_loader import subscriptions_of
+from quire.serving.subscription.dispatch import blocked
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import AnyTopic
 
@@ -29,6 +30,9 @@ TOPICS_A_TURN: Final = 100
 """Number of loaded topics visited in one event loop iteration (`slices`); they take a millisecond or two."""
 
 NAMES_A_TURN: Final = 1_000
+
+IDLE_REASONS: Final = frozenset((blocked.NO_CONSUMER, blocked.DELAYED, blocked.RATE_LIMITED, blocked.READING))
+"""Reasons that require no action: they are part of normal operation, or end without help."""
 
 Order = Literal["name", "in", "out", "backlog", "size"]
 
@@ -52,7 +56,10 @@ class TopicRow(Struct, rename="camel"):
     backlog: int = 0
     """Estimated number of messages in the largest backlog of a subscription, summed over partitions."""
     blocked_reason: str = ""
-    """Reason why a subscription receives no messages now; empty if there is none."""
+    """Reason why a subscription receives no messages now; empty if there is none.
+
+    Of several reasons, one that requires an action comes first (`IDLE_REASONS`).
+    """
 
 
 SORT_KEYS: Final[dict[str, Callable[[TopicRow], float]]] = {
@@ -193,7 +200,7 @@ def _loaded_row(topic: AnyTopic, now_s: float) -> TopicRow:
         consumers=sum(one.consumers for one in subscriptions),
         subscriptions=len(subscriptions),
         backlog=max((one.backlog for one in subscriptions), default=0),
-        blocked_reason=next((one.blocked_reason for one in subscriptions if one.blocked_reason), ""),
+        blocked_reason=_worst(one.blocked_reason for one in subscriptions),
     )
 
 
@@ -223,5 +230,11 @@ def _merged(row: TopicRow, loaded: TopicRow) -> TopicRow:
         consumers=row.consumers + loaded.consumers,
         subscriptions=max(row.subscriptions, loaded.subscriptions),
         backlog=row.backlog + loaded.backlog,
-        blocked_reason=row.blocked_reason or loaded.blocked_reason,
+        blocked_reason=_worst((row.blocked_reason, loaded.blocked_reason)),
     )
+
+
+def _worst(reasons: Iterable[str]) -> str:
+    """Return a reason that requires an action, or else any reason."""
+    every = list(filter(None, reasons))
+    return next((one for one in every if one not in IDLE_REASONS), every[0] if every else "")

@@ -76,6 +76,11 @@ class BundleTotals:
         every = self._totals.values()
         return sum(one.messages_in for one in every), sum(one.bytes_in for one in every)
 
+    def traffic(self) -> tuple[int, int, int, int]:
+        """Return messages and bytes published, and those dispatched, since the broker's start; cheaper than `sum`."""
+        every = self._totals.values()
+        return (*self.incoming(), sum(one.messages_out for one in every), sum(one.bytes_out for one in every))
+
     def by_namespace(self) -> dict[str, Totals]:
         """Return the sum of the counters of each namespace (`tenant/namespace`) that had topics on this broker."""
         found: dict[str, Totals] = {}

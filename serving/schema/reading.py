@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from quire.serving.schema import avro_values
 from quire.serving.schema.definition import Definition, SchemaInvalid, key_and_value, parsed, root_message
@@ -133,13 +133,21 @@ def _part(definition: Definition, payload: bytes) -> Any:
 
 
 def _protobuf(definition: Definition, payload: bytes) -> Any:
+    found = protobuf_class(definition).FromString(payload)
+    return json_format.MessageToDict(found, preserving_proto_field_name=True)
+
+
+def protobuf_class(definition: Definition) -> type[Message]:
+    """Return the class of a PROTOBUF_NATIVE schema's messages."""
     said = msgspec.json.decode(definition.data)
     files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(said["fileDescriptorSet"]))
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    found = message_factory.GetMessageClass(pool.FindMessageTypeByName(root_message(definition)))
-    return json_format.MessageToDict(found.FromString(payload), preserving_proto_field_name=True)
+    found: type[Message] = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName(root_message(definition))
+    )
+    return found
 
 
 _EPOCH: Final = date(1970, 1, 1)

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from quire.metadata import paths, topics
@@ -84,6 +85,16 @@ def to_wire(number: int) -> bytes:
 def from_wire(version: bytes) -> int:
     """Decode a version number; return -1 if it is malformed."""
     return int.from_bytes(version, "big") if len(version) == VERSION_BYTES else -1
+
+
+class SchemaSummary(Struct, rename="camel"):
+    """Summary of a topic's schema, with the number and the time (ms since 1970) of the newest version."""
+
+    topic: str
+    type: str
+    versions: int
+    version: int
+    changed_ms: int
 
 
 class Schemas:
@@ -150,6 +161,20 @@ class Schemas:
         else:
             found = known.find(number) or (await self._read_again(name)).find(number)
         return None if found is None else await self._load(found)
+
+    async def topics(self, tenant: str, namespace: str) -> list[TopicName]:
+        """List the persistent topics of a namespace that have, or had, a schema; partitioned topics, not partitions."""
+        folder, _ = paths.schema_folders(tenant, namespace)
+        found = await self._store.children(folder)
+        return sorted(TopicName("persistent", tenant, namespace, paths.decode(one)) for one in found)
+
+    async def summary(self, name: TopicName) -> SchemaSummary | None:
+        """Return the kind, the number and the age of a topic's valid versions; None if there are none."""
+        current = (await self._read(name)).current
+        if not current:
+            return None
+        newest = current[-1]
+        return SchemaSummary(str(name), newest.kind, len(current), newest.number, newest.created_ms)
 
     async def versions(self, name: TopicName) -> AsyncIterator[Version]:
         """Yield the valid versions, oldest first."""

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, Record, String
 
-from quire.serving.admin.peek import TEXT_CHARS_MAX
+from quire.serving.admin.looks import TEXT_CHARS_MAX
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import in_thread
 

@@ -11,8 +11,9 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import Unavailable
-from quire.serving.admin import messages, peek, route
+from quire.serving.admin import messages, route
 from quire.serving.broker import Broker
+from quire.serving.operations import matching
 from quire.wire import commands, message, topic_name
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
@@ -319,10 +320,10 @@ async def test_an_entry_that_would_grow_too_large_is_shown_as_it_is_stored(
         )
         return producer.send(bytes(size))
 
-    too_large = await in_thread(lambda: send(peek.DECODED_BYTES_MAX + 1))
+    too_large = await in_thread(lambda: send(matching.DECODED_BYTES_MAX + 1))
     looked = (await rest.get("/quire/v1/topics/persistent/public/default/orders/messages?count=1")).body
     assert looked[0]["position"] == f"{too_large.ledger_id()}:{too_large.entry_id()}"
-    assert str(peek.DECODED_BYTES_MAX + 1) in looked[0]["problem"]
+    assert str(matching.DECODED_BYTES_MAX + 1) in looked[0]["problem"]
     for size, is_shown in ((messages.SHOWN_BYTES_MAX, True), (messages.SHOWN_BYTES_MAX + 1, False)):
         sent = await in_thread(lambda size=size: send(size))
         path = f"{TOPIC}/ledger/{sent.ledger_id()}/entry/{sent.entry_id()}"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pulsar
 import pytest
 
 from quire.metadata.records import Policies, TenantRecord
 from quire.serving.broker import Broker
+from quire.serving.operations.history import POINTS, SAMPLES_MAX, STEP_S, History, Series, added
+from quire.serving.subscription.dispatch import blocked
 from tests.serving.admin.conftest import Rest
-from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
 from tests.serving.security import security, token
 
 PAGE = "/quire/v1/namespaces/public/default/topics"
@@ -63,6 +68,114 @@ async def test_by_activity_only_what_is_in_use_is_looked_at(rest: Rest, client: 
     assert names((await rest.get(f"{PAGE}?sort=size&limit=1&offset=1")).body) == ["small"]
 
 
+async def test_namespaces_have_sums_over_their_topics(rest: Rest, client: pulsar.Client) -> None:
+    await rest.put("/admin/v2/namespaces/public/other")
+    await rest.put("/admin/v2/persistent/public/other/idle", {})
+    await rest.put("/admin/v2/persistent/public/default/many/partitions", 2)
+
+    def use() -> None:
+        client.subscribe("many", "s").close()
+        producer = client.create_producer("many")
+        for _ in range(4):
+            producer.send(b"x" * 100)
+
+    await in_thread(use)
+    rows = {row["namespace"]: row for row in (await rest.get("/quire/v1/namespaces")).body}
+    used, idle = rows["public/default"], rows["public/other"]
+    assert used["topics"] == 1 and used["numbers"]["topicsLoaded"] == 2
+    assert used["numbers"]["backlog"] == 4 and used["numbers"]["storageSize"] > 400
+    assert idle["topics"] == 1 and idle["numbers"]["backlog"] == 0
+
+
+async def test_topics_of_all_namespaces_are_found_by_a_part_of_their_name(rest: Rest) -> None:
+    await rest.put("/admin/v2/namespaces/public/other")
+    for name in ("default/orders", "other/Orders-eu", "other/a%2Forders", "default/payments"):
+        await rest.put(f"/admin/v2/persistent/public/{name}", {})
+    await rest.put("/admin/v2/persistent/public/default/orders-parted/partitions", 3)
+
+    async def found(query: str) -> list[str]:
+        names = (await rest.get(f"/quire/v1/topics?{query}")).body
+        return [name.removeprefix("persistent://public/") for name in names]
+
+    assert await found("contains=ORDERS") == [
+        "default/orders",
+        "default/orders-parted",
+        "other/Orders-eu",
+        "other/a/orders",
+    ]
+    assert await found("contains=orders&limit=2") == ["default/orders", "default/orders-parted"]
+    assert await found("contains=public/other/orders") == ["other/Orders-eu", "other/a/orders"]
+    assert await found("contains=persistent://public/default/pay") == ["default/payments"]
+    assert await found("contains=none/of/them") == []
+
+
+async def test_a_subscription_without_consumers_hides_no_stuck_one(rest: Rest, client: pulsar.Client) -> None:
+    def use() -> list[Any]:
+        client.subscribe("orders", "a-idle").close()
+        stuck = client.subscribe("orders", "stuck", pulsar.ConsumerType.Shared, receiver_queue_size=1)
+        producer = client.create_producer("orders")
+        for _ in range(5):
+            producer.send(b"one")
+        return [stuck, producer]
+
+    _used = await in_thread(use)
+    (row,) = (await rest.get(PAGE)).body["topics"]
+    assert row["blockedReason"].startswith("no permits")
+    await in_thread(_used[0].close)
+    (row,) = (await rest.get(PAGE)).body["topics"]
+    assert row["blockedReason"] == blocked.NO_CONSUMER
+
+
+async def test_the_rates_of_the_last_minutes(rest: Rest, broker: Broker, client: pulsar.Client) -> None:
+    history = "/quire/v1/overview/history"
+    assert (await rest.get(history)).body["rates"]["messagesIn"] == []
+    clock = AdvancedClock()
+    broker.admin.metrics.history = made = History(broker.registry, replace(broker.services, clock=clock))
+    await made.sample()
+    producer = await in_thread(lambda: client.create_producer("orders"))
+    for _ in range(3):
+        await in_thread(lambda: producer.send(b"12345"))
+        clock.ahead_s += STEP_S
+        await made.sample()
+    clock.ahead_s += 2 * STEP_S  # as after a pause of the process
+    await made.sample()
+    series = made.series(60)
+    assert len(series.rates["messagesIn"]) == 5 and series.step_s == STEP_S
+    assert all(0 < one <= 1 / STEP_S for one in series.rates["messagesIn"][:3])
+    assert series.rates["messagesIn"][3:] == [0, 0] and sum(series.rates["bytesIn"]) > 0
+    late = Series(series.end_ms - 1000 * STEP_S, STEP_S, {name: [1.0] * 7 for name in series.rates})
+    total = added([series, late])
+    assert total.end_ms == series.end_ms and len(total.rates["bytesOut"]) == 8
+    assert total.rates["bytesOut"] == [1.0] * 7 + [0.0]
+    assert (await rest.get(f"{history}?minutes=481")).status == 400
+
+
+async def test_samples_take_a_bounded_amount_of_memory(broker: Broker) -> None:
+    clock = AdvancedClock()
+    made = History(broker.registry, replace(broker.services, clock=clock))
+    for _ in range(3):
+        clock.ahead_s += 2 * SAMPLES_MAX * STEP_S
+        await made.sample()
+    assert {len(one) for one in made._rates.values()} == {SAMPLES_MAX}
+    assert len(made.series(480).rates["messagesIn"]) <= POINTS + 1
+
+
+async def test_connections_are_listed_and_closed(rest: Rest, client: pulsar.Client) -> None:
+    where = "/quire/v1/connections"
+    producer = await in_thread(lambda: client.create_producer("orders"))
+    page = (await rest.get(f"{where}?contains=orders")).body
+    (row,) = page["connections"]
+    assert page["total"] == 1 and row["producers"] == 1 and row["consumers"] == 0
+    assert row["topics"] == ["persistent://public/default/orders"] and "Pulsar" in row["clientVersion"]
+    assert (await rest.get(f"{where}?contains=nothing-like-this")).body["connections"] == []
+    names = f"broker={quote(row['broker'], safe='')}&name={quote(row['name'], safe='')}"
+    assert (await rest.delete(f"{where}?{names}")).status == 204
+    await in_thread(lambda: producer.send(b"over the next connection"))
+    assert (await rest.delete(f"{where}?{names}")).status == 404
+    (again,) = (await rest.get(f"{where}?contains=orders")).body["connections"]
+    assert again["name"] != row["name"]
+
+
 async def test_topics_that_keep_nothing_are_a_table_of_their_own(rest: Rest, client: pulsar.Client) -> None:
     name = "non-persistent://public/default/passing"
     _producer = await in_thread(lambda: client.create_producer(name))
@@ -83,9 +196,8 @@ async def test_an_unknown_namespace_is_not_an_empty_one(rest: Rest) -> None:
 async def test_without_log_in_everybody_may_everything(rest: Rest) -> None:
     who = (await rest.get("/quire/v1/whoami")).body
     assert who["asksWho"] is False and who["isSuperuser"] is True
-    assert (await rest.get("/quire/v1/namespaces")).body == [
-        {"namespace": "public/default", "mayAdminister": True}
-    ]
+    (row,) = (await rest.get("/quire/v1/namespaces")).body
+    assert row["namespace"] == "public/default" and row["mayAdminister"] is True and row["topics"] == 0
     overview = (await rest.get("/quire/v1/overview")).body
     (broker,) = overview["brokers"]
     assert broker["now"]["whyNotReady"] == [] and len(overview["bookies"]) == 3 and not overview["silent"]

@@ -7,7 +7,7 @@ a script that fails or something that the page's policy forbids, fails the test 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,6 +92,11 @@ class Page:
             )
         except Exception as error:
             raise AssertionError(f"{problem}:\n{self.text()}") from error
+
+    def wait(self, is_so: Callable[[], bool], problem: str) -> None:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.driver, SEE_S, 0.05).until(lambda _: is_so(), problem)
 
     def keys(self, *keys: str) -> None:
         from selenium.webdriver.common.action_chains import ActionChains

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         page.click("Policies")
         page.see("retention")
         page.click_in_row("maxProducers", "Set")
-        page.answer("Set", Value="3")
+        page.answer("Set", At_most="3")
         page.see("this topic")
         page.click_in_row("maxProducers", "Remove")
         page.answer("Remove")
@@ -195,6 +196,199 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         await in_thread(one.close)  # or it would come back, and make the topic anew
     await in_thread(delete)
     assert (await rest.get(f"{where}/stats")).status == 404
+
+
+async def test_a_message_is_published_found_and_followed(page: Page, rest: Rest) -> None:
+    await rest.put(TOPIC, {})
+
+    def work() -> None:
+        page.open(f"{NAME}/messages")
+        page.see("There are no messages there")
+        page.click("Publish")
+        page.fill("The value is", "JSON")
+        page.fill("Value", "{")
+        page.click("Publish", "dialog")
+        page.see("This is no JSON")
+        page.answer("Publish", Value=f'{{"what": "{EVIL[:8]}"}}', Key=EVIL, Properties=f"{EVIL}\n")
+        page.see("is stored", EVIL[:8], "key")
+        page.click("Live")
+        page.see("New messages appear here")
+        for number in range(3):
+            page.click("Publish")
+            page.answer("Publish", Value=f"number {number}")
+            page.see(f"number {number}")
+        page.click("Live")
+        page.click("Search and download")
+        page.fill("Key", EVIL)
+        page.click("Search", "main")
+        page.see("1 message found", '"what"')
+        page.see("number 1", gone=True)
+        page.fill("Key", "")
+        page.fill("Value contains", "number")
+        page.click("Search", "main")
+        page.see("3 messages found")
+        page.fill("Published from", "yesterday")
+        page.click("Search", "main")
+        page.wait_for("document.querySelector('input:invalid')", "the time is accepted")
+        page.fill("Published from", "2026-01-01 10:00")
+        page.fill("How many", "2")
+        page.click("Look")
+        page.see("number 2", "number 1")
+        page.see("number 0", gone=True)
+        page.click("Older")
+        page.see("number 0", '"what"')
+        page.click("Newer")
+        page.see("number 2")
+        assert page.driver.title == "Quire"
+
+    await in_thread(work)
+    looks = (await rest.get("/quire/v1/topics/persistent/public/default/orders/messages")).body
+    assert looks[0]["key"] == EVIL and looks[0]["properties"] == dict([EVIL.split("=", 1)])
+    assert [one["text"] for one in looks[1:]] == ["number 0", "number 1", "number 2"]
+
+
+async def test_a_search_is_saved_as_lines_of_json(page: Page, rest: Rest, tmp_path: Path) -> None:
+    await rest.put(TOPIC, {})
+    where = "/quire/v1/topics/persistent/public/default/orders/messages"
+    for value in ("x" * 10_000, '{"n": 12345678901234567890, "<b>": 1}', EVIL):
+        await rest.post(where, {"value": value, "key": EVIL, "properties": {EVIL: EVIL}})
+
+    def save() -> None:
+        behaviour = {"behavior": "allow", "downloadPath": str(tmp_path)}
+        page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+        page.open(f"{NAME}/messages")
+        page.see(EVIL)
+        page.click("Search and download")
+        page.click("Download")
+        page.see("3 messages saved")
+
+    await in_thread(save)
+    file = tmp_path / "orders.ndjson"
+    await in_thread(lambda: page.wait(file.exists, "no file is saved"))
+    lines = file.read_text().splitlines()
+    assert "12345678901234567890" in lines[1], "a number keeps its digits"
+    long, number, evil = map(json.loads, lines)
+    assert long["value"] == "x" * 10_000 and number["value"]["<b>"] == 1 and evil["value"] == EVIL
+    assert evil["key"] == EVIL and evil["properties"] == {EVIL: EVIL}
+
+
+async def test_a_value_is_checked_by_the_topics_schema(page: Page, rest: Rest) -> None:
+    await rest.put(TOPIC, {})
+    where = "/admin/v2/schemas/public/default/orders/schema"
+    fields = [{"name": "number", "type": "int"}]
+    for more in ([], [{"name": EVIL[:12], "type": ["null", "string"], "default": None}]):
+        definition = {"type": "record", "name": "Order", "fields": [*fields, *more]}
+        await rest.post(where, {"type": "JSON", "schema": json.dumps(definition)})
+
+    def work() -> None:
+        page.expected = ("400 (Bad Request)",)
+        page.open("schemas")
+        page.see("1 topic", "public/default/orders", "JSON")
+        page.click("public/default/orders")
+        page.see("Changes since version 0", EVIL[:12], "Version 1")
+        page.click("Publish")
+        page.see("JSON, version 1")
+        example = "document.querySelector('dialog textarea').value"
+        page.wait_for(f"{example}.includes('\"number\": 0')", "there is no example")
+        page.fill("Value", '{"number": "one"}')
+        page.click("Publish", "dialog")
+        page.see("number must be a whole number of type int")
+        page.answer("Publish", Value='{"number": 1}')
+        page.see("is stored")
+        page.click("Show it")
+        page.see('"number": 1', "schema 1")
+
+    await in_thread(work)
+
+
+async def test_a_subscription_without_a_consumer_is_no_trouble(
+    page: Page, rest: Rest, client: pulsar.Client
+) -> None:
+    def use() -> Any:
+        client.subscribe("orders", "idle").close()
+        producer = client.create_producer("orders", producer_name="busy")
+        for _ in range(20):
+            producer.send(b"one")
+        return producer
+
+    producer = await in_thread(use)
+
+    def look() -> None:
+        page.open("topics/public/default")
+        page.see("no consumer")
+        assert page.driver.execute_script("return document.querySelectorAll('.pill.warn').length") == 0
+        page.click("orders")
+        page.see("busy", "Largest backlog")
+        page.see("Look at this", gone=True)
+        for _ in range(20):
+            producer.send(b"one more")
+        page.wait_for(
+            "/\\d\\/s/.test(document.querySelector('[aria-label=Producers] td.num').textContent)",
+            "the producer has no rate",
+        )
+        page.click("Subscriptions")
+        page.see("idle", "no consumer")
+        page.open("topics")
+        page.see("public/default", "40")
+        page.open("connections")
+        page.see("Pulsar-CPP", "orders")
+        page.click("Close")
+        page.answer("Close it")
+
+    await in_thread(look)
+
+
+async def test_permissions_and_roles_are_forms(page: Page, rest: Rest) -> None:
+    def work() -> None:
+        page.open("topics/public/default/permissions")
+        page.see("No role was granted anything")
+        page.click("Grant")
+        page.click("Grant", "dialog")
+        page.answer("Grant", Role="app-*", produce="yes")
+        page.see("app-*", "produce")
+        page.click_in_row("app-*", "Change")
+        page.answer("Grant", produce="no", consume="yes")
+        page.see("consume")
+        page.click_in_row("app-*", "Revoke")
+        page.answer("Revoke")
+        page.see("No role was granted anything")
+        page.open("tenants")
+        page.see("public")
+        page.click_in_row("public", "Edit")
+        page.answer("Save")
+        page.click("New tenant")
+        page.answer("Make it", Name="shop")
+        page.see("shop")
+        page.click_in_row("shop", "Delete")
+        page.answer("Delete", Type="shop")
+        page.see("shop", gone=True)
+
+    await in_thread(work)
+
+
+async def test_a_topic_is_found_in_all_namespaces(page: Page, rest: Rest) -> None:
+    await rest.put("/admin/v2/namespaces/public/other")
+    for name in ("default/payments", "other/payments-eu", "other/sensors"):
+        await rest.put(f"/admin/v2/persistent/public/{name}", {})
+
+    def look() -> None:
+        page.open("cluster")
+        page.see("Brokers", "Traffic")
+        page.keys("/")
+        page.keys("sens")
+        page.wait_for("document.querySelector('#go-topics option')", "nothing is offered")
+        page.keys("\ue007")
+        page.see("sensors", "Unload")
+        page.keys("/")
+        page.keys("pay", "\ue007")
+        page.see("public/default/payments", "public/other/payments-eu")
+        page.click("public/other/payments-eu")
+        page.see("payments-eu", "Unload")
+        page.keys("/")
+        page.keys("nowhere", "\ue007")
+        page.see("No persistent topic")
+
+    await in_thread(look)
 
 
 async def test_a_schema_is_added_and_deleted(page: Page, rest: Rest) -> None:
@@ -299,22 +493,34 @@ async def test_what_a_namespace_prescribes_is_set_and_removed(page: Page, rest: 
     where = "/admin/v2/namespaces/public/default/messageTTL"
 
     def prescribe() -> None:
+        page.expected = ("400 (Bad Request)",)
         page.open("topics/public/default")
         page.click("Policies")
         page.see("messageTTL", "broker")
         page.click_in_row("messageTTL", "Set")
-        page.fill("Value", "never")
+        page.fill("Expire after", "-5")
         page.click("Set", "dialog")
-        page.see("This is no JSON")
-        page.answer("Set", Value="60")
-        page.see("this namespace")
+        page.see("a number of seconds")
+        page.answer("Set", Expire_after="60")
+        page.see("this namespace", "1 min")
+        page.click_in_row("backlogQuota destination_storage", "Set")
+        page.answer("Set", Bytes_of="1000000", When_it="consumer_backlog_eviction")
+        page.see("1 MB", "consumer_backlog_eviction")
+        page.click_in_row("retention", "Set")
+        page.answer("Set", Keep_acknowledged="90", And_up_to="-1")
+        page.see("1 h 30 min", "no limit")
 
     await in_thread(prescribe)
     assert (await rest.get(where)).body == 60
+    quotas = (await rest.get("/admin/v2/namespaces/public/default/backlogQuotaMap")).body
+    assert quotas["destination_storage"]["limitSize"] == 1_000_000
+    retention = (await rest.get("/admin/v2/namespaces/public/default/retention")).body
+    assert retention["retentionTimeInMinutes"] == 90 and retention["retentionSizeInMB"] == -1
 
     def remove() -> None:
-        page.click_in_row("messageTTL", "Remove")
-        page.answer("Remove")
+        for policy in ("messageTTL", "backlogQuota destination_storage", "retention"):
+            page.click_in_row(policy, "Remove")
+            page.answer("Remove")
         page.see("this namespace", gone=True)
         page.click("Topics", "main")
         page.see("There are no topics yet")

@@ -9,8 +9,12 @@ import { cluster } from "./pages/cluster.js";
 import { logIn } from "./pages/log_in.js";
 import { namespace } from "./pages/namespace.js";
 import { namespaces } from "./pages/namespaces.js";
+import { connections } from "./pages/connections.js";
+import { find } from "./pages/find.js";
+import { schemas } from "./pages/schemas.js";
+import { tenants } from "./pages/tenants.js";
 import { topic } from "./pages/topic.js";
-import { topicLink } from "./links.js";
+import { goTo } from "./go_to.js";
 import { applyTheme, themeButton } from "./theme.js";
 
 const PAGES = [
@@ -21,11 +25,18 @@ const PAGES = [
   ["topic/:domain/:tenant/:namespace/:topic", topic],
   ["topic/:domain/:tenant/:namespace/:topic/:part", topic],
   ["archive", archive],
+  ["connections", connections],
+  ["find", find],
+  ["schemas", schemas],
+  ["tenants", tenants],
 ];
 const NAVIGATION = [
   ["cluster", "Cluster"],
   ["topics", "Topics"],
+  ["schemas", "Schemas"],
+  ["connections", "Connections"],
   ["archive", "Archive"],
+  ["tenants", "Tenants"],
 ];
 
 const main = document.getElementById("main");
@@ -61,7 +72,7 @@ function show() {
   current = null;
   if (!place) return unknown();
   document.querySelectorAll("#nav a").forEach((link) => {
-    if (link.dataset.section === place.section || (place.section === "topic" && link.dataset.section === "topics"))
+    if (link.dataset.section === place.section || (place.section === "topic" && link.dataset.section === "topics") || (place.section === "find" && link.dataset.section === "topics"))
       link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   });
@@ -76,17 +87,9 @@ function unknown() {
 
 function frame() {
   fill(document.getElementById("nav"), NAVIGATION.map(([section, title]) => el("a", { href: `#/${section}`, "data-section": section }, title)));
-  const search = el("input", { type: "search", id: "go", placeholder: "Go to topic…", "aria-label": "Go to a topic", autocomplete: "off", spellcheck: "false" });
-  const form = el("form", { role: "search", onsubmit: go }, search);
-  function go(event) {
-    event.preventDefault();
-    if (search.value.trim()) location.hash = topicLink(search.value.trim());
-    search.value = "";
-    search.blur();
-  }
   const role = who?.role ? el("span", { class: "role", title: "Logged in as" }, who.role) : null;
   const out = who?.asksWho && credentials.get() ? el("button", { type: "button", onclick: logOut }, "Log out") : null;
-  fill(document.getElementById("tools"), form, role, themeButton(), out);
+  fill(document.getElementById("tools"), goTo(), role, themeButton(), out);
 }
 
 function logOut() {

@@ -37,7 +37,7 @@ export function question({ title, text, button, danger = false, fields = [], mus
     try {
       const said = await act(Object.fromEntries(inputs.map((one) => [one.name, one.value()])));
       dialog.close();
-      tell(typeof said === "string" ? said : "Done");
+      tell(typeof said === "string" || Array.isArray(said) ? said : "Done");
       if (location.hash === before) dispatchEvent(new CustomEvent("quire:changed"));
     } catch (error) {
       if (error.status === 401) {
@@ -62,28 +62,28 @@ export function inputError(text) {
   return Object.assign(new Error(text), { isInput: true });
 }
 
-function input({ name, label, kind = "text", value = "", options = null, hint = "", required = false }) {
+function input({ name, label, kind = "text", value = "", options = null, hint = "", required = false, rows = 8, ...more }) {
   const id = `field-${name}`, described = hint ? `${id}-hint` : null;
   const common = { id, required, "aria-describedby": described };
   let control;
   if (options) {
     control = el("select", common, options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
   } else if (kind === "area") {
-    control = el("textarea", { ...common, rows: 8, spellcheck: "false" }, value);
+    control = el("textarea", { ...common, rows, spellcheck: "false" }, value);
   } else if (kind === "check") {
     control = el("input", { ...common, type: "checkbox", checked: value === true });
   } else {
-    control = el("input", { ...common, type: kind, value, autocomplete: "off", spellcheck: "false", step: kind === "datetime-local" ? 1 : null });
+    control = el("input", { ...common, type: kind, value, autocomplete: "off", spellcheck: "false", step: kind === "datetime-local" ? 1 : null, ...more });
   }
   const field = kind === "check" ? [control, " ", label] : [label, control];
   const node = el("label", { class: `field ${kind}`, for: id }, field, hint ? el("span", { class: "hint", id: described }, hint) : null);
   return { name, node, control, value: () => (kind === "check" ? control.checked : control.value) };
 }
 
-/** Say shortly what was done, without taking the focus. */
-export function tell(text) {
+/** Say shortly what was done, without taking the focus; what has a link stays for longer. */
+export function tell(said) {
   const place = document.getElementById("told");
-  const note = el("p", {}, text);
+  const note = el("p", {}, said);
   place.append(note);
-  setTimeout(() => note.remove(), 5_000);
+  setTimeout(() => note.remove(), typeof said === "string" ? 5_000 : 20_000);
 }

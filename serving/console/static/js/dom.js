@@ -77,6 +77,15 @@ function fits(node, next) {
   return node.nodeName === next.nodeName && node.dataset?.key === next.dataset?.key;
 }
 
+/** Have the browser save `parts`, texts that follow each other, as a file. */
+export function save(name, type, parts) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts, { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 /** Put `nodes` in place of what is in `parent`. */
 export function fill(parent, ...nodes) {
   parent.replaceChildren(...nodes.flat(Infinity).filter((one) => one));

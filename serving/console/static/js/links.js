@@ -12,6 +12,9 @@ export function parts(name) {
   return { domain: "persistent", tenant: "public", namespace: "default", topic: name };
 }
 
+/** A full name as clients may write it. */
+export const shortName = (name) => name.replace(/^persistent:\/\//, "");
+
 export function topicLink(name, tab = "") {
   const one = parts(name) ?? { domain: "persistent", tenant: "public", namespace: "default", topic: name };
   return path`#/topic/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}` + (tab ? `/${tab}` : "");

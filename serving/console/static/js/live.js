@@ -61,7 +61,7 @@ export function live(root, load, view, { everyMs = EVERY_MS } = {}) {
   };
 }
 
-function problem(error, wasShown) {
+export function problem(error, wasShown) {
   const title = { 403: "You may not see this", 404: "This is not here" }[error.status] ?? "This cannot be shown now";
   return el(
     "div",

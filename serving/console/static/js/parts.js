@@ -5,6 +5,24 @@ import { el, svg } from "./dom.js";
 /** A mark with a word in it; `kind` is ok, warn, bad, busy or none, and never says anything that the word does not. */
 export const pill = (text, kind = "none") => el("span", { class: `pill ${kind}` }, text);
 
+const WAITS = [
+  ["no consumer is connected", "no consumer"],
+  ["delayed", "delayed"],
+  ["rate limited", "rate limited"],
+  ["a read is in progress", "reading"],
+];
+
+/** A reason why nothing is delivered, in a word, and whether somebody should look at it. */
+export function waiting(reason) {
+  const known = WAITS.find(([text]) => reason.startsWith(text));
+  return known ? { word: known[1], isTrouble: false } : { word: "blocked", isTrouble: true };
+}
+
+export function waitPill(reason) {
+  const { word, isTrouble } = waiting(reason);
+  return el("span", { class: `pill ${isTrouble ? "warn" : "none"}`, title: reason }, word);
+}
+
 export const muted = (...children) => el("span", { class: "quiet" }, children);
 
 export const code = (text) => el("code", {}, text);

@@ -1,22 +1,45 @@
 // The cluster at a glance: what comes in, brokers, bookies and their disks, what repair and the archive do.
 
-import { ask, get, path } from "../api.js";
+import { ask, get, getIfAny, path } from "../api.js";
 import { question } from "../dialogs.js";
 import { el } from "../dom.js";
 import { ago, byteRate, bytes, count, plural, rate, short } from "../format.js";
+import { graph } from "../graph.js";
 import { live } from "../live.js";
 import { History, button, code, facts, meter, muted, panel, pill, table, tile, tiles } from "../parts.js";
 
 export function cluster(root) {
-  const history = new History();
-  return live(
-    root,
-    (signal) => get("/quire/v1/overview", { signal }),
-    (data) => view(data, history),
-  );
+  const curves = new History(), state = { minutes: 60, series: null, askedMs: 0 };
+  const load = async (signal) => {
+    const data = await get("/quire/v1/overview", { signal });
+    if (Date.now() - state.askedMs >= HISTORY_EVERY_MS) {
+      state.series = await getIfAny(`/quire/v1/overview/history?minutes=${state.minutes}`, { signal });
+      state.askedMs = Date.now();
+    }
+    return data;
+  };
+  const choose = (minutes) => {
+    Object.assign(state, { minutes, askedMs: 0 });
+    shown.refresh();
+  };
+  const shown = live(root, load, (data) => view(data, curves, state, choose));
+  return shown;
 }
 
-function view(data, history) {
+const HISTORY_EVERY_MS = 10_000;
+const SPANS = [[60, "1 hour"], [480, "8 hours"]];
+
+function traffic({ series, minutes }, choose) {
+  const actions = SPANS.map(([one, text]) => button(text, () => choose(one), { "aria-pressed": String(one === minutes) }));
+  if (!series || series.rates.messagesIn.length < 2) return panel("Traffic", el("p", { class: "empty" }, "Brokers keep the rates of eight hours, from their start on. Here is a curve in half a minute."));
+  const { rates, ...scale } = series;
+  return panel("Traffic", el("div", { class: "pair graphs" }, [
+    graph("Messages", [["in", rates.messagesIn], ["out", rates.messagesOut]], { ...scale, scale: (one) => (one ? rate(one) : "0/s") }),
+    graph("Bytes", [["in", rates.bytesIn], ["out", rates.bytesOut]], { ...scale, scale: (one) => (one ? byteRate(one) : "0 B/s") }),
+  ]), { actions });
+}
+
+function view(data, history, state, choose) {
   const sum = (name) => data.brokers.reduce((all, one) => all + (one.now?.[name] ?? 0), 0);
   const messages = sum("msgRateIn"), incoming = sum("msgThroughputIn");
   const writable = data.bookies.filter((one) => one.state === "up").length;
@@ -31,6 +54,7 @@ function view(data, history) {
       tile("Bookies", `${writable}/${data.bookies.length}`, { note: "take writes", kind: writable < data.bookies.length ? "warn" : "" }),
     ),
     warnings(data),
+    traffic(state, choose),
     panel("Brokers", brokers(data.brokers)),
     panel("Bookies", bookies(data.bookies)),
     el("div", { class: "pair" }, repair(data.repair, data.bookies.length), archive(data.archive)),
@@ -94,16 +118,18 @@ function disk(one) {
   return meter(1 - one.freeBytes / one.totalBytes, `${bytes(one.freeBytes)} free of ${bytes(one.totalBytes)}`);
 }
 
+const nameOf = (one) => (one.address ? `bookie ${one.address}` : "the bookie in this process");
+
 function bookieActions(one) {
   if (!one.address) return null; // a part of this process
   const act = (what) => () => ask("PUT", path`/quire/v1/bookies/${one.uuid}/` + what);
   if (one.state.startsWith("draining") || one.state === "given up")
-    return button("Keep", () => question({ title: `Keep bookie ${one.address}?`, text: "It takes new entries again; what was copied stays copied.", button: "Keep", act: act("keep") }));
+    return button("Keep", () => question({ title: `Keep ${nameOf(one)}?`, text: "It takes new entries again; what was copied stays copied.", button: "Keep", act: act("keep") }));
   if (one.state === "absent" || one.state === "lost")
     return button("Recover", () =>
-      question({ title: `Give bookie ${one.address} up?`, text: "What it held is copied at once from the others. Do this if it never comes back.", button: "Copy what it held", danger: true, act: act("recover") }));
+      question({ title: `Give ${nameOf(one)} up?`, text: "What it held is copied at once from the others. Do this if it never comes back.", button: "Copy what it held", danger: true, act: act("recover") }));
   return button("Decommission", () =>
-    question({ title: `Decommission bookie ${one.address}?`, text: "It takes nothing new, what it holds is copied to others, and then it leaves the cluster.", button: "Decommission", danger: true, act: act("decommission") }));
+    question({ title: `Decommission ${nameOf(one)}?`, text: "It takes nothing new, what it holds is copied to others, and then it leaves the cluster.", button: "Decommission", danger: true, act: act("decommission") }));
 }
 
 function repair(one, bookieCount) {

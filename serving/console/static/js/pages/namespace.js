@@ -1,13 +1,15 @@
-// One namespace: its topics, and in a part of its own its policies.
+// One namespace: its topics, and in parts of their own who may use them, and its policies.
 
 import { el } from "../dom.js";
 import { namespaceLink } from "../links.js";
 import { button, crumbs, tabs } from "../parts.js";
+import { permissionsOfNamespace } from "./permissions.js";
 import { ofNamespace, policies } from "./policies.js";
 import { create, topics } from "./topics.js";
 
 const PARTS = [
   ["topics", "Topics", topics],
+  ["permissions", "Permissions", permissionsOfNamespace],
   ["policies", "Policies", (root, place) => policies(root, ofNamespace(place))],
 ];
 

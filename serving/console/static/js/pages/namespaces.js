@@ -3,12 +3,14 @@
 import { ask, get, path } from "../api.js";
 import { question } from "../dialogs.js";
 import { el } from "../dom.js";
+import { byteRate, bytes, count, rate, short } from "../format.js";
 import { namespaceLink } from "../links.js";
 import { live } from "../live.js";
 import { button, pill, table } from "../parts.js";
+import { newTenant } from "./tenants.js";
 
 export function namespaces(root, _, query, who) {
-  return live(root, (signal) => get("/quire/v1/namespaces", { signal }), (rows) => view(rows, who));
+  return live(root, (signal) => get("/quire/v1/namespaces", { signal }), (rows) => view(rows, who), { everyMs: 5_000 });
 }
 
 const split = (one) => one.namespace.split("/");
@@ -22,8 +24,15 @@ function view(rows, who) {
       table(
         "Namespaces",
         [
-          { title: "Namespace", cell: (one) => el("a", { href: namespaceLink(...split(one)) }, one.namespace) },
-          { title: "You may", cell: (one) => (one.mayAdminister ? pill("administer", "ok") : pill("use it")) },
+          { title: "Namespace", kind: "name", cell: (one) => el("a", { href: namespaceLink(...split(one)) }, one.namespace) },
+          { title: "Topics", kind: "num", cell: (one) => count(one.topics) },
+          { title: "In use", kind: "num", cell: (one) => (one.numbers.topicsLoaded ? count(one.numbers.topicsLoaded) : "–") },
+          { title: "In", kind: "num", cell: (one) => rate(one.numbers.msgRateIn) },
+          { title: "Bytes in", kind: "num wide", cell: (one) => byteRate(one.numbers.msgThroughputIn) },
+          { title: "Out", kind: "num", cell: (one) => rate(one.numbers.msgRateOut) },
+          { title: "Backlog", kind: "num", cell: (one) => (one.numbers.backlog ? short(one.numbers.backlog) : "–") },
+          { title: "Stored", kind: "num wide", cell: (one) => (one.numbers.storageSize ? bytes(one.numbers.storageSize) : "–") },
+          { title: "You may", kind: "wide", cell: (one) => (one.mayAdminister ? pill("administer", "ok") : pill("use it")) },
           { title: "", kind: "act", cell: (one) => (one.mayAdminister ? button("Delete", () => remove(one)) : null) },
         ],
         rows,
@@ -33,17 +42,6 @@ function view(rows, who) {
     ),
   ];
 }
-
-const newTenant = () =>
-  question({
-    title: "New tenant",
-    button: "Make it",
-    fields: [{ name: "tenant", label: "Name", required: true }],
-    act: async ({ tenant }) => {
-      await ask("PUT", path`/admin/v2/tenants/${tenant}`, {});
-      return `Tenant ${tenant} is there`;
-    },
-  });
 
 const newNamespace = () =>
   question({

@@ -1,11 +1,12 @@
 // What holds for a topic or in a namespace, and who says so; what this level says itself is set and removed here.
 
-import { ask, get } from "../api.js";
+import { ask, get, query } from "../api.js";
 import { inputError, question } from "../dialogs.js";
 import { el } from "../dom.js";
 import { namespacePath, quireNamespacePath, quirePath, topicPath } from "../links.js";
 import { live } from "../live.js";
-import { button, code, muted, pill, table } from "../parts.js";
+import { button, muted, pill, table } from "../parts.js";
+import { FORMS, QUOTAS, fieldsOf, shown, valueOf } from "./policy_forms.js";
 
 export const ofTopic = (place) => ({
   name: "this topic",
@@ -27,7 +28,18 @@ export function policies(root, level) {
   return live(root, (signal) => get(level.both, { signal }), (both) => view(both, level), { everyMs: 10_000 });
 }
 
-function view({ prescribed, applied }, level) {
+/** A row for each policy, and one for each quota of a backlog. */
+function rows({ prescribed, applied }) {
+  const words = Object.keys(applied).filter((word) => word !== "backlogQuota");
+  const found = words.map((word) => ({ word, path: word, form: FORMS[word], own: prescribed[word], applied: applied[word] }));
+  for (const [type, form] of Object.entries(QUOTAS)) {
+    const own = prescribed.backlogQuota?.[type] ?? null;
+    found.push({ word: `backlogQuota ${type}`, path: `backlogQuota${query({ backlogQuotaType: type })}`, form, own, applied: own ?? applied.backlogQuota?.[type] ?? null });
+  }
+  return found.sort((a, b) => (a.word < b.word ? -1 : 1));
+}
+
+function view(both, level) {
   return [
     muted(level.text),
     el(
@@ -36,30 +48,30 @@ function view({ prescribed, applied }, level) {
       table(
         "Policies",
         [
-          { title: "Policy", kind: "name", cell: (word) => el("strong", {}, word) },
-          { title: "What holds", kind: "why", cell: (word) => code(said(applied[word])) },
-          { title: "Said by", cell: (word) => (prescribed[word] === null ? muted(level.above) : pill(level.name, "busy")) },
-          { title: "", kind: "act", cell: (word) => (word === "backlogQuota" ? null : acts(word, prescribed[word] ?? applied[word], prescribed[word] !== null, level)) },
+          { title: "Policy", kind: "name", cell: (one) => el("strong", {}, one.word) },
+          { title: "What holds", kind: "why", cell: (one) => (one.form ? shown(one.form, one.applied) : [JSON.stringify(one.applied)]).map((line) => el("p", {}, line)) },
+          { title: "Said by", cell: (one) => (one.own === null ? muted(level.above) : pill(level.name, "busy")) },
+          { title: "", kind: "act", cell: (one) => acts(one, level) },
         ],
-        Object.keys(applied).sort(),
-        (word) => word,
+        rows(both),
+        (one) => one.word,
       ),
     ),
   ];
 }
 
-const said = (value) => (value === null ? "nothing" : typeof value === "string" ? value : JSON.stringify(value));
-
-function acts(word, value, isOwn, { name, above, where }) {
+function acts(one, { name, above, where }) {
+  const value = one.own ?? one.applied;
   const set = () =>
     question({
-      title: `Set ${word} of ${name}`,
+      title: `Set ${one.word} of ${name}`,
+      text: one.own === null ? `Now it is said by: ${above}.` : "",
       button: "Set",
-      fields: [{ name: "value", label: "Value, as JSON", kind: "area", value: JSON.stringify(value, null, 2) }],
-      act: ({ value: text }) => ask("POST", `${where}/${word}`, parsed(text)),
+      fields: one.form ? fieldsOf(one.form, value) : [{ name: "value", label: "Value, as JSON", kind: "area", value: JSON.stringify(value, null, 2) }],
+      act: (values) => ask("POST", `${where}/${one.path}`, one.form ? valueOf(one.form, values) : parsed(values.value)),
     });
-  const remove = () => question({ title: `Remove ${word} of ${name}?`, text: `Then it is said by: ${above}.`, button: "Remove", act: () => ask("DELETE", `${where}/${word}`) });
-  return [button("Set", set), isOwn ? [" ", button("Remove", remove)] : null];
+  const remove = () => question({ title: `Remove ${one.word} of ${name}?`, text: `Then it is said by: ${above}.`, button: "Remove", act: () => ask("DELETE", `${where}/${one.path}`) });
+  return [button("Set", set), one.own === null ? null : [" ", button("Remove", remove)]];
 }
 
 function parsed(text) {

@@ -1,4 +1,5 @@
-// One topic: what goes through it, and in parts of its own its segments, subscriptions, messages, schemas and policies.
+// One topic: what goes through it, and in parts of its own its segments, subscriptions, messages, schemas, permissions and
+// policies.
 
 import { ask, get } from "../api.js";
 import { question, tell } from "../dialogs.js";
@@ -6,9 +7,11 @@ import { el } from "../dom.js";
 import { ago, byteRate, bytes, count, plural, rate, short } from "../format.js";
 import { namespaceLink, quirePath, topicLink, topicPath } from "../links.js";
 import { live } from "../live.js";
-import { History, button, crumbs, facts, muted, panel, pill, table, tabs, tile, tiles } from "../parts.js";
+import { History, button, crumbs, facts, muted, panel, pill, table, tabs, tile, tiles, waiting } from "../parts.js";
+import { permissionsOfTopic } from "./permissions.js";
 import { ofTopic, policies } from "./policies.js";
 import { messages } from "./topic_messages.js";
+import { publish } from "./publish.js";
 import { schemas } from "./topic_schemas.js";
 import { segments } from "./topic_segments.js";
 import { subscriptions } from "./topic_subscriptions.js";
@@ -19,6 +22,7 @@ const PARTS = [
   ["subscriptions", "Subscriptions", subscriptions],
   ["messages", "Messages", messages],
   ["schemas", "Schemas", schemas],
+  ["permissions", "Permissions", permissionsOfTopic],
   ["policies", "Policies", (root, place) => policies(root, ofTopic(place))],
 ];
 
@@ -31,7 +35,7 @@ export function topic(root, place, query) {
       "div",
       {},
       crumbs(["Namespaces", "#/topics"], [`${place.tenant}/${place.namespace}`, namespaceLink(place.tenant, place.namespace)], [place.topic]),
-      el("div", { class: "head" }, el("h1", {}, place.topic), el("div", { class: "actions" }, actions(place, name))),
+      el("div", { class: "head" }, el("h1", { title: place.topic }, place.topic), el("div", { class: "actions" }, actions(place, name))),
       tabs("Parts of the topic", PARTS.map(([key, title]) => [key, title, topicLink(name, key)]), part[0]),
       inside,
     ),
@@ -75,6 +79,7 @@ function actions(place, name) {
     tell("The full name is copied");
   };
   return [
+    place.domain === "persistent" ? button("Publish", () => publish(place, name), { class: "primary" }) : null,
     navigator.clipboard ? button("Copy name", copy) : null,
     button("Unload", unload),
     place.domain === "persistent" ? button("Seal", seal) : null,
@@ -96,7 +101,7 @@ function view(stats, place, history) {
       tile("Bytes in", byteRate(stats.msgThroughputIn), { curve: history.add("bytes", stats.msgThroughputIn) }),
       tile("Messages out", rate(stats.msgRateOut), { curve: history.add("out", stats.msgRateOut) }),
       tile("Stored", bytes(stats.storageSize), { note: `${bytes(stats.offloadedStorageSize)} in the archive` }),
-      tile("Largest backlog", short(backlog), { note: plural(all.length, "subscription"), kind: all.some((one) => one.blockedReason) ? "warn" : "" }),
+      tile("Largest backlog", short(backlog), { note: plural(all.length, "subscription"), kind: all.some(isStuck) ? "warn" : "" }),
     ),
     troubles(stats),
     stats.partitions && Object.keys(stats.partitions).length ? panel("Partitions", partitions(stats.partitions)) : null,
@@ -116,11 +121,13 @@ function view(stats, place, history) {
   ];
 }
 
+const isStuck = (one) => one.blockedReason && waiting(one.blockedReason).isTrouble;
+
 function troubles(stats) {
   const found = [
     ...(stats.lostForGood ?? []),
     ...(stats.damagedSegments ?? []).map((one) => `segment ${one.ledgerId} of ${one.topic}: ${one.damage}`),
-    ...Object.entries(stats.subscriptions).filter(([, one]) => one.blockedReason).map(([name, one]) => `subscription ${name} gets nothing: ${one.blockedReason}`),
+    ...Object.entries(stats.subscriptions).filter(([, one]) => isStuck(one)).map(([name, one]) => `subscription ${name} gets nothing: ${one.blockedReason}`),
   ];
   if (!found.length) return null;
   return el("div", { class: "notice warn" }, el("strong", {}, "Look at this"), el("ul", {}, found.map((one) => el("li", {}, one))));

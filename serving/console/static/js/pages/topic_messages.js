@@ -1,80 +1,291 @@
-// Messages, decoded by their schemas and left where they are: the last, the first, from a place or a time, or what a
-// subscription waits for. They are asked for by hand, not every few seconds.
+// Messages, decoded by their schemas and left where they are: pages from the newest or the oldest, or from a place, an
+// index or a time; new ones as they come; those that a search finds; and what a subscription waits for.
+//
+// A search asks for one bounded slice after another, so it shows how far it is and ends when one asks for no more.
 
 import { get, query as asQuery, subscriptionPath } from "../api.js";
-import { el } from "../dom.js";
-import { bytes, time } from "../format.js";
-import { quirePath, topicLink } from "../links.js";
-import { live } from "../live.js";
-import { button, muted, pill } from "../parts.js";
+import { tell } from "../dialogs.js";
+import { el, fill, save } from "../dom.js";
+import { count, plural } from "../format.js";
+import { quirePath, topicLink, topicPath } from "../links.js";
+import { live, problem } from "../live.js";
+import { button, muted } from "../parts.js";
+import { after, card, line } from "./message.js";
+
+const TAIL_MS = 1_000, TAIL_ROWS_MAX = 500, TAIL_COUNT = 100;
+const HITS_MAX = 200, SLICE_COUNT = 100;
+const SAVED_MAX = 10_000, SAVED_CHARS_MAX = 64e6;
+const CONDITIONS = ["key", "value", "property", "since", "until"];
 
 export function messages(root, place, query) {
-  const subscription = query.get("subscription") ?? "";
-  const state = { from: query.get("from") ?? "latest", count: query.get("count") ?? "20" };
-  const load = (signal) =>
-    subscription
-      ? get(quirePath(place) + subscriptionPath(subscription) + "/messages" + asQuery({ count: state.count }), { signal })
-      : get(`${quirePath(place)}/messages${asked(state)}`, { signal });
-  const shown = live(root, load, (looks) => view(looks, place, subscription, state, shown), { everyMs: 0 });
+  return query.get("subscription") ? waiting(root, place, query.get("subscription")) : browser(root, place, query);
+}
+
+function waiting(root, place, subscription) {
+  const load = (signal) => get(`${quirePath(place)}${subscriptionPath(subscription)}/messages`, { signal });
+  const view = (looks) => [
+    el("div", { class: "head" }, el("p", {}, "The first messages that ", el("strong", {}, subscription), " has yet to acknowledge. ", el("a", { href: topicLink(place.name, "messages") }, "Show all")), button("Look again", () => shown.refresh())),
+    looks.length ? looks.map(card) : nothing("It waits for nothing."),
+  ];
+  const shown = live(root, load, view, { everyMs: 0 });
   return shown;
 }
 
-/** A text that begins like a date is a time. */
-function asked({ from, count }) {
-  const ms = /^\d{4}-/.test(from) ? Date.parse(from.endsWith("Z") ? from : `${from.replace(" ", "T")}Z`) : NaN;
-  return asQuery(Number.isNaN(ms) ? { from, count } : { time: ms, count });
+const nothing = (text) => el("section", { class: "panel" }, el("p", { class: "empty" }, text));
+
+/** A text that begins like a date is a time, in UTC. */
+function moment(text) {
+  const ms = /^\d{4}-/.test(text) ? Date.parse(text.endsWith("Z") ? text : `${text.replace(" ", "T")}Z`) : NaN;
+  return Number.isNaN(ms) ? null : ms;
 }
 
-function view(looks, place, subscription, state, shown) {
-  const newestFirst = !subscription && state.from === "latest";
-  return [
-    controls(place, subscription, state, shown),
-    looks.length ? (newestFirst ? [...looks].reverse() : looks).map(message) : el("section", { class: "panel" }, el("p", { class: "empty" }, subscription ? "It waits for nothing." : "There are no messages there.")),
-  ];
+function browser(root, place, query) {
+  const state = { from: query.get("from") || "latest", count: query.get("count") || "20", partition: query.get("partition") || "0" };
+  for (const name of CONDITIONS) state[name] = query.get(name) ?? "";
+  let where = place, doing = new AbortController(), timer = 0, shown = [], stopped = false, isTailing = false;
+  const status = el("div", { class: "search-status", role: "status" }), list = el("div", { class: "stack" });
+  const tail = button("Live", () => (isTailing ? end() : follow()), { "aria-pressed": "false" });
+  const older = button("Older", () => turn({ before: shown.at(-1)?.position }, "older"));
+  const newer = button("Newer", () => turn({ from: shown.length ? after(shown[0].position) : "earliest" }, "newer"));
+  const form = controls(state, { look, search, download, tail });
+  const choice = el("div", {});
+  fill(root, choice, form, status, list, el("div", { class: "pager plain" }, older, newer));
+
+  /** End what is going on; what comes of it later is dropped. */
+  function end() {
+    clearTimeout(timer);
+    doing.abort();
+    doing = new AbortController();
+    isTailing = false;
+    tail.setAttribute("aria-pressed", "false");
+    fill(status);
+    return doing.signal;
+  }
+
+  function remember() {
+    const { from, partition } = state;
+    const kept = Object.fromEntries(CONDITIONS.map((name) => [name, state[name]]));
+    history.replaceState(null, "", topicLink(place.name, "messages") + asQuery({ from: from === "latest" ? "" : from, count: state.count === "20" ? "" : state.count, partition: partition === "0" ? "" : partition, ...kept }));
+  }
+
+  /** Newest first, as all lists here. */
+  function show(looks) {
+    shown = looks;
+    fill(list, looks.length ? looks.map(card) : nothing("There are no messages there."));
+    older.disabled = newer.disabled = !looks.length;
+  }
+
+  async function attempt(work) {
+    const signal = end();
+    try {
+      await work(signal);
+    } catch (error) {
+      if (stopped || signal.aborted || error.name === "AbortError") return;
+      if (error.status === 401) return dispatchEvent(new CustomEvent("quire:log-in"));
+      if (error.status === undefined) console.error(error);
+      isTailing = false;
+      tail.setAttribute("aria-pressed", "false");
+      fill(status, problem(error, shown.length > 0));
+    }
+  }
+
+  const ask = async (values, signal) => (await get(`${quirePath(where)}/messages${asQuery({ count: state.count, ...values })}`, { signal })).reverse();
+
+  function look() {
+    remember();
+    const ms = moment(state.from);
+    return attempt(async (signal) => show(await ask(ms === null ? { from: state.from } : { time: ms }, signal)));
+  }
+
+  const turn = (values, word) =>
+    attempt(async (signal) => {
+      const looks = await ask(values, signal);
+      if (looks.length) show(looks);
+      else fill(status, muted(`There are no ${word} messages.`));
+    });
+
+  const follow = () =>
+    attempt(async (signal) => {
+      isTailing = true;
+      tail.setAttribute("aria-pressed", "true");
+      show(await ask({ from: "latest" }, signal));
+      fill(status, muted("New messages appear here while this tab is visible."));
+      while (!signal.aborted) {
+        await new Promise((done) => (timer = setTimeout(done, TAIL_MS)));
+        if (document.visibilityState === "visible") await fetchNew(signal);
+      }
+    });
+
+  async function fetchNew(signal) {
+    let looks;
+    do {
+      looks = await ask({ from: shown.length ? after(shown[0].position) : "earliest", count: TAIL_COUNT }, signal);
+      if (!looks.length) return;
+      const kept = shown.slice(0, TAIL_ROWS_MAX - looks.length);
+      for (const one of [...list.children].slice(kept.length)) one.remove();
+      list.prepend(...looks.map(card));
+      shown = [...looks, ...kept];
+    } while (looks.length === TAIL_COUNT && !signal.aborted);
+  }
+
+  /** The conditions of a search as REST has them. */
+  function conditions() {
+    const { from, key, value, property, since, until } = state;
+    return { key, value, property, sinceMs: (since && moment(since)) || moment(from), untilMs: until && moment(until) };
+  }
+
+  /** Slice after slice from a place on, until `take(slice)` returns false, or the end. */
+  async function slices(from, values, signal, take) {
+    while (from !== null) {
+      const slice = await get(`${quirePath(where)}/search${asQuery({ ...conditions(), from, count: SLICE_COUNT, ...values })}`, { signal });
+      if (signal.aborted) return;
+      from = slice.isEnd ? null : slice.next;
+      if (take(slice) === false) return;
+    }
+  }
+
+  const begin = () => (state.from === "latest" || moment(state.from) !== null ? "earliest" : state.from);
+
+  /** A bar, a text, and a button that stops. */
+  function progress(signal) {
+    const bar = el("progress", { max: 1, value: 0 }), text = el("span", {}), stop = button("Stop", end);
+    fill(status, el("div", { class: "progress" }, bar, text, stop));
+    return (slice, found) => {
+      if (signal.aborted) return;
+      const all = slice.endIndex - slice.firstIndex;
+      bar.value = all ? (slice.index - slice.firstIndex) / all : 1;
+      text.textContent = `${count(slice.index - slice.firstIndex)} of ${plural(all, "message")}, ${count(found)} found`;
+    };
+  }
+
+  function search(from = begin()) {
+    remember();
+    return attempt(async (signal) => {
+      const tick = progress(signal), found = [];
+      let last = null;
+      show([]);
+      fill(list);
+      await slices(from, {}, signal, (slice) => {
+        last = slice;
+        found.push(...slice.messages);
+        list.append(...slice.messages.map(card));
+        tick(slice, found.length);
+        return found.length < HITS_MAX;
+      });
+      if (signal.aborted) return;
+      const rest = last.isEnd ? null : button("Continue", () => search(last.next));
+      fill(status, el("div", { class: "progress" }, el("span", {}, `${plural(found.length, "message")} found, oldest first${last.isEnd ? "" : "; there may be more"}`), rest));
+    });
+  }
+
+  function download() {
+    return attempt(async (signal) => {
+      const tick = progress(signal), lines = [];
+      let chars = 0, isAll = true;
+      await slices(begin(), { whole: true }, signal, (slice) => {
+        for (const one of slice.messages) {
+          lines.push(line(one));
+          chars += lines.at(-1).length;
+        }
+        tick(slice, lines.length);
+        isAll = slice.isEnd;
+        return lines.length < SAVED_MAX && chars < SAVED_CHARS_MAX;
+      });
+      if (signal.aborted) return;
+      save(`${where.topic.replace(/[^\w.-]+/g, "_")}.ndjson`, "application/x-ndjson", lines);
+      fill(status);
+      tell(`${plural(lines.length, "message")} saved${isAll ? "" : ", but there are more: narrow the search"}`);
+    });
+  }
+
+  async function start() {
+    try {
+      const { partitions } = await get(`${topicPath(place)}/partitions`);
+      if (partitions) {
+        const choose = () => (where = { ...place, topic: `${place.topic}-partition-${state.partition}` });
+        choose();
+        const change = (event) => {
+          state.partition = event.target.value;
+          choose();
+          look();
+        };
+        const options = Array.from({ length: partitions }, (_, at) => el("option", { value: at, selected: String(at) === state.partition }, `partition ${at}`));
+        fill(choice, el("div", { class: "filters" }, el("label", {}, muted("Of "), el("select", { "aria-label": "Partition", onchange: change }, options))));
+      }
+    } catch (error) {
+      if (error.status === 401) return dispatchEvent(new CustomEvent("quire:log-in"));
+    }
+    if (stopped) return;
+    if (CONDITIONS.some((name) => state[name])) search();
+    else look();
+  }
+
+  start();
+  return {
+    refresh: () => !isTailing && look(),
+    stop() {
+      stopped = true;
+      end();
+    },
+  };
 }
 
-function controls(place, subscription, state, shown) {
-  if (subscription)
-    return el("div", { class: "head" }, el("p", {}, "The first messages that ", el("strong", {}, subscription), " has yet to acknowledge. ", el("a", { href: topicLink(place.name, "messages") }, "Show all")), button("Look again", shown.refresh));
+function controls(state, { look, search, download, tail }) {
   const from = el("input", { value: state.from, "aria-label": "From", list: "from-where", autocomplete: "off", spellcheck: "false" });
   const number = el("input", { type: "number", min: 1, max: 100, value: state.count, "aria-label": "How many" });
-  const look = (event) => {
-    event.preventDefault();
-    const form = event.currentTarget;
-    state.from = form.querySelector("[aria-label=From]").value.trim() || "latest";
-    state.count = form.querySelector("[type=number]").value || "20";
-    history.replaceState(null, "", `${topicLink(place.name, "messages")}${asQuery({ from: state.from, count: state.count })}`);
-    shown.refresh();
+  const field = (name, label, attributes) => {
+    const input = el("input", { "data-name": name, "aria-label": label, value: state[name], placeholder: label, autocomplete: "off", spellcheck: "false", ...attributes });
+    return input;
   };
+  const when = { placeholder: "2026-03-01 12:00" };
+  const inputs = [
+    field("key", "Key"),
+    field("value", "Value contains"),
+    field("property", "Property", { placeholder: "Property, NAME or NAME=VALUE" }),
+    field("since", "Published from", { ...when, title: "UTC" }),
+    field("until", "Published before", { ...when, title: "UTC" }),
+  ];
+  const read = () => {
+    state.from = from.value.trim() || "latest";
+    state.count = number.value || "20";
+    for (const one of inputs) state[one.dataset.name] = one.value;
+  };
+  const clear = () => {
+    for (const one of inputs) one.value = "";
+  };
+  const doing = (act) => (event) => {
+    event.preventDefault();
+    for (const one of inputs.slice(3)) {
+      const isWrong = one.value.trim() && moment(one.value.trim()) === null;
+      one.setCustomValidity(isWrong ? "A time, such as 2026-03-01 12:00" : "");
+      if (isWrong) return one.reportValidity();
+    }
+    act();
+  };
+  const isOpen = CONDITIONS.some((name) => state[name]);
   return el(
-    "form",
-    { class: "filters", onsubmit: look },
-    from,
-    el("datalist", { id: "from-where" }, ["latest", "earliest"].map((one) => el("option", { value: one }))),
-    number,
-    el("button", { type: "submit" }, "Look"),
-    muted("latest, earliest, LEDGER:ENTRY, or a time such as 2026-03-01 12:00"),
-  );
-}
-
-function message(one) {
-  const properties = Object.entries(one.properties);
-  return el(
-    "article",
-    { class: "panel message", "data-key": `message ${one.position}` },
+    "div",
+    { class: "stack" },
     el(
-      "div",
-      { class: "message-head" },
-      el("strong", {}, one.position),
-      one.publishTimeMs ? muted(time(one.publishTimeMs)) : null,
-      one.key === null ? null : el("span", {}, muted("key "), el("code", {}, one.key)),
-      muted(bytes(one.size)),
-      one.schemaVersion === null ? null : pill(`schema ${one.schemaVersion}`),
-      one.producer ? muted(`by ${one.producer}`) : null,
+      "form",
+      { class: "filters", onsubmit: doing(() => (clear(), read(), look())) },
+      from,
+      el("datalist", { id: "from-where" }, ["latest", "earliest", "index:0"].map((one) => el("option", { value: one }))),
+      number,
+      el("button", { type: "submit" }, "Look"),
+      tail,
+      muted("latest, earliest, index:NUMBER, LEDGER:ENTRY, or a time in UTC such as 2026-03-01 12:00"),
     ),
-    one.problem ? el("p", { class: "warn-text" }, one.problem) : null,
-    one.text === null ? (one.problem ? null : muted("null")) : el("pre", { class: one.form, tabindex: 0 }, one.text),
-    one.isCut ? muted("… the rest is not shown") : null,
-    properties.length ? el("dl", { class: "facts" }, properties.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])) : null,
+    el(
+      "details",
+      { class: "panel search", open: isOpen },
+      el("summary", {}, "Search and download"),
+      el(
+        "form",
+        { class: "conditions", onsubmit: doing(() => (read(), search())) },
+        inputs.map((one) => el("label", { class: "field" }, el("span", { class: "hint" }, one.getAttribute("aria-label")), one)),
+        el("div", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Search"), button("Download", doing(() => (read(), download()))), muted("all messages from “From” on that fit, oldest first; a download has complete values, one JSON a line")),
+      ),
+    ),
   );
 }

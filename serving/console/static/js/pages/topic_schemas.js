@@ -1,6 +1,7 @@
 // The versions of a topic's schema, newest first.
 
 import { ask, get, path } from "../api.js";
+import { diff } from "../diff.js";
 import { question } from "../dialogs.js";
 import { el } from "../dom.js";
 import { time } from "../format.js";
@@ -29,11 +30,31 @@ function view(all, where) {
     question({ title: "Delete the schema?", text: "All versions end for what comes next; messages that were written by them can be read.", button: "Delete", danger: true, mustType: "delete", act: async () => { await ask("DELETE", `${where}/schema`); } });
   return [
     el("div", { class: "head" }, muted("Messages are decoded by the version that they were written with."), el("div", { class: "actions" }, button("New version", add), all.length ? button("Delete", remove) : null)),
-    all.length ? [...all].reverse().map(version) : el("section", { class: "panel" }, el("p", { class: "empty" }, "It has no schema: messages are bytes.")),
+    all.length ? all.map((one, at) => version(one, all[at - 1])).reverse() : el("section", { class: "panel" }, el("p", { class: "empty" }, "It has no schema: messages are bytes.")),
   ];
 }
 
-const version = (one) => panel(`Version ${one.version}`, one.data ? el("pre", { class: "definition", tabindex: 0 }, pretty(one.data)) : null, { actions: [pill(one.type), muted(time(one.timestamp))] });
+/** A version; where there is one before it, with what changed. */
+function version(one, before) {
+  const shown = panel(
+    `Version ${one.version}`,
+    [
+      before ? el("details", { class: "changes", open: true }, el("summary", {}, `Changes since version ${before.version}`), changes(before, one)) : null,
+      one.data ? el("details", { class: "changes", open: !before }, el("summary", {}, "Definition"), el("pre", { class: "definition", tabindex: 0 }, pretty(one.data))) : null,
+    ],
+    { actions: [pill(one.type), muted(time(one.timestamp))] },
+  );
+  shown.dataset.key = `version ${one.version}`;
+  return shown;
+}
+
+const KINDS_OF_LINES = { "-": "removed", "+": "added", " ": "same" };
+
+function changes(before, one) {
+  const lines = diff(`type ${before.type}\n${pretty(before.data)}`, `type ${one.type}\n${pretty(one.data)}`);
+  const near = lines.map((_, at) => lines.slice(Math.max(0, at - 2), at + 3).some(([sign]) => sign !== " "));
+  return el("pre", { class: "definition", tabindex: 0 }, lines.map(([sign, line], at) => (near[at] ? el("span", { class: `line ${KINDS_OF_LINES[sign]}` }, `${sign} ${line}\n`) : near[at - 1] ? "  …\n" : null)));
+}
 
 function pretty(text) {
   try {

@@ -6,7 +6,7 @@ import { el } from "../dom.js";
 import { ago, bytes, count, duration, plural, rate, short } from "../format.js";
 import { topicLink, topicPath } from "../links.js";
 import { live } from "../live.js";
-import { button, facts, muted, panel, pill, table } from "../parts.js";
+import { button, facts, muted, panel, pill, table, waitPill, waiting } from "../parts.js";
 
 export function subscriptions(root, place) {
   return live(root, (signal) => get(`${topicPath(place)}/stats`, { signal }), (stats) => view(stats, place));
@@ -24,11 +24,11 @@ function subscription(name, one, place) {
   const marks = [
     pill(one.type),
     one.isDurable ? null : pill("not durable"),
-    one.blockedReason ? pill("blocked", "warn") : one.msgBacklog ? null : pill("up to date", "ok"),
+    one.blockedReason ? waitPill(one.blockedReason) : one.msgBacklog ? null : pill("up to date", "ok"),
   ];
   const shown = panel(name, [
     facts([
-      one.blockedReason ? ["Gets nothing, because", el("span", { class: "warn-text" }, one.blockedReason)] : null,
+      one.blockedReason ? ["Gets nothing, because", el("span", { class: waiting(one.blockedReason).isTrouble ? "warn-text" : "quiet" }, one.blockedReason)] : null,
       ["Backlog", `${one.msgBacklogExact === false ? "about " : ""}${plural(one.msgBacklog, "message")}, ${bytes(one.backlogSize)}`],
       one.oldestBacklogMessageAgeSeconds >= 0 ? ["Oldest of them", `${duration(one.oldestBacklogMessageAgeSeconds)} old`] : null,
       ["Out", `${rate(one.msgRateOut)}${one.msgRateRedeliver ? `, of which again ${rate(one.msgRateRedeliver)}` : ""}`],

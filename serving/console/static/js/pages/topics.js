@@ -6,7 +6,7 @@ import { el } from "../dom.js";
 import { byteRate, bytes, count, plural, rate, short } from "../format.js";
 import { namespaceLink, topicLink, topicPath } from "../links.js";
 import { live } from "../live.js";
-import { button, muted, pill, table } from "../parts.js";
+import { button, muted, pill, table, waitPill } from "../parts.js";
 
 const ROWS = 50;
 const ORDERS = [
@@ -103,12 +103,12 @@ function rows(topics, place, state) {
 
 function name(one, place) {
   const local = one.topic.slice(one.topic.indexOf("://") + 3 + place.tenant.length + place.namespace.length + 2);
-  return [el("a", { href: topicLink(one.topic) }, local), one.partitions ? muted(` ${plural(one.partitions, "partition")}`) : null];
+  return [el("a", { href: topicLink(one.topic), title: local }, local), one.partitions ? muted(` ${plural(one.partitions, "partition")}`) : null];
 }
 
 function state_(one) {
   if (!one.isLoaded) return muted("at rest");
-  if (one.blockedReason) return el("span", { class: "pill warn", title: one.blockedReason }, "blocked");
+  if (one.blockedReason) return waitPill(one.blockedReason);
   return pill("in use", "ok");
 }
 

@@ -1,0 +1,74 @@
+// Clients' connections to all brokers: who they are and what they do.
+
+import { ask, get, query as asQuery } from "../api.js";
+import { question } from "../dialogs.js";
+import { el } from "../dom.js";
+import { count, plural, rate } from "../format.js";
+import { shortName, topicLink } from "../links.js";
+import { live } from "../live.js";
+import { button, muted, table } from "../parts.js";
+
+const ROWS = 100;
+
+export function connections(root, _, query) {
+  const state = { contains: query.get("contains") ?? "" };
+  let typing = 0;
+  const typed = (event) => {
+    state.contains = event.target.value;
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      history.replaceState(null, "", `#/connections${asQuery(state)}`);
+      shown.refresh();
+    }, 200);
+  };
+  const load = (signal) => get(`/quire/v1/connections${asQuery({ ...state, limit: ROWS })}`, { signal });
+  const shown = live(root, load, (page) => view(page, state, typed));
+  return shown;
+}
+
+function view(page, state, typed) {
+  return [
+    el("h1", {}, "Connections ", muted(count(page.total))),
+    el("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, el("input", { type: "search", value: state.contains, placeholder: "Address, client, role or topic contains…", "aria-label": "Contains", oninput: typed, autocomplete: "off", spellcheck: "false" })),
+    page.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Not all brokers answer"), el("p", {}, page.silent.join("; "))) : null,
+    el(
+      "section",
+      { class: "panel" },
+      table(
+        "Connections",
+        [
+          { title: "Connection", kind: "name", cell: (one) => [el("strong", {}, one.name), one.role ? muted(` ${one.role}`) : null] },
+          { title: "Client", cell: (one) => one.clientVersion || "–" },
+          { title: "Broker", kind: "wide", cell: (one) => one.broker || "–" },
+          { title: "Producers", kind: "num", cell: (one) => count(one.producers) },
+          { title: "In", kind: "num", cell: (one) => rate(one.msgRateIn) },
+          { title: "Consumers", kind: "num", cell: (one) => count(one.consumers) },
+          { title: "Out", kind: "num", cell: (one) => rate(one.msgRateOut) },
+          { title: "Topics", kind: "why", cell: topics },
+          { title: "", kind: "act", cell: (one) => button("Close", () => close(one)) },
+        ],
+        page.connections,
+        (one) => `${one.broker} ${one.name}`,
+        state.contains ? "No connection contains this." : "No client is connected.",
+      ),
+    ),
+    page.total > page.connections.length ? muted(`The busiest ${plural(page.connections.length, "connection")} are shown.`) : null,
+  ];
+}
+
+const TOPICS_SHOWN = 3;
+
+function topics(one) {
+  if (!one.topics.length) return "–";
+  const links = one.topics.slice(0, TOPICS_SHOWN).map((name) => el("p", {}, el("a", { href: topicLink(name) }, shortName(name))));
+  return [links, one.topics.length > TOPICS_SHOWN ? muted("and others") : null];
+}
+
+const close = (one) =>
+  question({
+    title: `Close connection ${one.name}?`,
+    text: "Its client connects again, unless it is stopped or refused; messages without a receipt or an acknowledgement are sent again.",
+    button: "Close it",
+    danger: true,
+    act: () => ask("DELETE", `/quire/v1/connections${asQuery({ broker: one.broker, name: one.name })}`),
+  });

@@ -1,0 +1,34 @@
+// The topics of all namespaces whose name contains what was typed.
+
+import { topicsLike } from "../go_to.js";
+import { el } from "../dom.js";
+import { parts, shortName, topicLink } from "../links.js";
+import { live } from "../live.js";
+import { muted, table } from "../parts.js";
+
+const ROWS = 200;
+
+export function find(root, _, query) {
+  const contains = query.get("contains") ?? "";
+  return live(root, (signal) => topicsLike(contains, ROWS, { signal }), (names) => view(names, contains), { everyMs: 0 });
+}
+
+function view(names, contains) {
+  const exact = contains.includes("/") && parts(contains);
+  return [
+    el("h1", {}, "Topics ", muted(`with “${contains}”`)),
+    el(
+      "section",
+      { class: "panel" },
+      table(
+        "Topics",
+        [{ title: "Topic", kind: "name", cell: (one) => el("a", { href: topicLink(one) }, shortName(one)) }],
+        names,
+        (one) => one,
+        "No persistent topic that you may list has such a name.",
+      ),
+    ),
+    names.length === ROWS ? muted(`Only the first ${ROWS} are shown.`) : null,
+    !names.length && exact ? el("p", {}, el("a", { href: topicLink(contains) }, "Open it nevertheless")) : null,
+  ];
+}

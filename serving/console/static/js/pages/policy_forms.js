@@ -1,0 +1,145 @@
+// The policies that can be set in a form: what each of their values is, in which unit, and what special numbers mean.
+//
+// `fields` are `{ key, label, kind, unit, ... }` as in a dialog; a policy with one value has a field without a `key`. A
+// policy that is not here, because the broker is newer, is edited as JSON.
+
+import { inputError } from "../dialogs.js";
+import { bytes, count, duration } from "../format.js";
+
+const number = (key, label, unit, special = {}) => ({ key, label, kind: "number", unit, special });
+const yesNo = (key, label) => ({ key, label, kind: "check" });
+const oneOf = (key, label, ...options) => ({ key, label, kind: "choice", options: options.map((one) => [one, one]) });
+const text = (key, label) => ({ key, label, kind: "text" });
+
+const NO_LIMIT = { "-1": "no limit" }, OFF = { 0: "no limit" };
+const limit = (unit) => ({ fields: [number("", `At most, in ${unit}`, unit, OFF)] });
+const dispatch = {
+  fields: [
+    number("dispatchThrottlingRateInMsg", "Messages", "messages", NO_LIMIT),
+    number("dispatchThrottlingRateInByte", "Bytes", "bytes", NO_LIMIT),
+    number("ratePeriodInSecond", "Per seconds", "seconds"),
+  ],
+};
+const quota = (key, label, unit) => ({
+  fields: [
+    number(key, label, unit, NO_LIMIT),
+    oneOf("policy", "When it is reached", "producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+  ],
+});
+const deduplication = { fields: [yesNo("", "Store each message of a producer once")] };
+
+export const FORMS = {
+  autoTopicCreation: {
+    fields: [
+      yesNo("allowAutoTopicCreation", "Clients create topics by using them"),
+      oneOf("topicType", "Type", "non-partitioned", "partitioned"),
+      number("defaultNumPartitions", "Partitions, of a partitioned one", "partitions"),
+    ],
+    tidy: (value) => (value.topicType === "partitioned" ? value : { ...value, defaultNumPartitions: undefined }),
+  },
+  compactionThreshold: { fields: [number("", "Compact from this many bytes on", "bytes", { 0: "off" })] },
+  deduplication,
+  deduplicationEnabled: deduplication,
+  delayedDelivery: {
+    fields: [yesNo("active", "Messages may be delayed"), number("tickTime", "Precision in ms", "ms"), number("maxDeliveryDelayInMillis", "Longest delay in ms", "ms", OFF)],
+  },
+  dispatchRate: dispatch,
+  subscriptionDispatchRate: dispatch,
+  iceberg: { fields: [text("catalog", "Catalog"), text("warehouse", "Warehouse"), text("namespace", "Namespace"), text("table", "Table")] },
+  inactiveTopicPolicies: {
+    fields: [
+      yesNo("deleteWhileInactive", "Delete inactive topics"),
+      oneOf("inactiveTopicDeleteMode", "Inactive is a topic when", "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+      number("maxInactiveDurationSeconds", "For seconds", "seconds"),
+    ],
+  },
+  isAllowAutoUpdateSchema: { fields: [yesNo("", "Clients may add versions of schemas")] },
+  maxConsumersPerSubscription: limit("consumers"),
+  maxConsumersPerTopic: limit("consumers"),
+  maxConsumers: limit("consumers"),
+  maxMessageSize: limit("bytes"),
+  maxProducersPerTopic: limit("producers"),
+  maxProducers: limit("producers"),
+  maxSubscriptionsPerTopic: limit("subscriptions"),
+  maxTopicsPerNamespace: limit("topics"),
+  maxUnackedMessagesPerConsumer: limit("messages"),
+  maxUnackedMessagesOnConsumer: limit("messages"),
+  messageTTL: { fields: [number("", "Expire after seconds", "seconds", { 0: "never" })] },
+  persistence: {
+    fields: [number("bookkeeperWriteQuorum", "Copies", "copies"), number("bookkeeperAckQuorum", "Durable copies before the receipt", "copies"), { key: "storage", label: "Stored on", kind: "choice", options: [["", "what the broker uses"], ["bookies", "bookies"], ["objects", "objects"]] }],
+    tidy: (value) => ({ ...value, bookkeeperEnsemble: value.bookkeeperWriteQuorum, storage: value.storage || undefined }),
+  },
+  publishRate: {
+    fields: [number("publishThrottlingRateInMsg", "Messages a second", "messages", NO_LIMIT), number("publishThrottlingRateInByte", "Bytes a second", "bytes", NO_LIMIT)],
+  },
+  retention: {
+    fields: [
+      number("retentionTimeInMinutes", "Keep acknowledged messages for minutes", "minutes", { ...NO_LIMIT, 0: "not at all" }),
+      number("retentionSizeInMB", "And up to MiB", "MiB", { ...NO_LIMIT, 0: "none" }),
+    ],
+  },
+  schemaCompatibilityStrategy: {
+    fields: [oneOf("", "New versions must be", "FULL", "BACKWARD", "FORWARD", "FULL_TRANSITIVE", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE")],
+  },
+  schemaValidationEnforced: { fields: [yesNo("", "Refuse producers without a schema")] },
+  subscriptionExpirationTime: { fields: [number("", "Delete unused subscriptions after minutes", "minutes", { 0: "never" })] },
+};
+
+/** The two quotas of `backlogQuota`, by the type that REST has in the query. */
+export const QUOTAS = {
+  destination_storage: quota("limitSize", "Bytes of a backlog", "bytes"),
+  message_age: quota("limitTime", "Age of a backlog in seconds", "seconds"),
+};
+
+const of = (value, key) => (key ? value?.[key] : value);
+
+/** The dialog's fields, filled with `value`. */
+export function fieldsOf(form, value) {
+  return form.fields.map(({ key, label, kind, options, special, unit }) => {
+    const now = of(value, key);
+    const known = Object.entries(special ?? {}).map(([at, word]) => `${at}: ${word}`).join(", ");
+    return {
+      name: key || "value",
+      label,
+      kind: kind === "choice" ? "text" : kind,
+      options,
+      value: kind === "number" ? String(now ?? "") : kind === "check" ? now === true : (now ?? ""),
+      hint: kind === "number" && unit === "bytes" ? [known, now > 0 ? bytes(now) : ""].filter(Boolean).join("; ") : known,
+      ...(kind === "number" ? { step: 1 } : {}),
+    };
+  });
+}
+
+/** What was filled in, as REST wants it. Raises an error of what was typed. */
+export function valueOf(form, values) {
+  const found = {};
+  for (const { key, label, kind } of form.fields) {
+    const typed = values[key || "value"];
+    if (kind === "number" && typed.trim() === "") continue;
+    if (kind === "number" && !/^-?\d+$/.test(typed.trim())) throw inputError(`“${label}” must be a whole number`);
+    found[key] = kind === "number" ? Number(typed) : typed;
+  }
+  if (form.fields[0].key) return form.tidy ? form.tidy(found) : found;
+  if (found[""] === undefined) throw inputError(`“${form.fields[0].label}” must be a whole number`);
+  return found[""];
+}
+
+/** A value for people: each of its fields with its unit. */
+export function shown(form, value) {
+  if (value === null || value === undefined) return ["nothing"];
+  const lines = form.fields.map(({ key, label, kind, special, unit }) => {
+    const now = of(value, key);
+    if (now === null || now === undefined || now === "") return null;
+    const said = kind === "number" ? (special[now] ?? measured(now, unit)) : kind === "check" ? (now ? "yes" : "no") : now;
+    return key && form.fields.length > 1 ? `${label}: ${said}` : said;
+  });
+  const found = lines.filter((one) => one !== null);
+  return found.length ? found : ["nothing"];
+}
+
+function measured(now, unit) {
+  if (unit === "bytes") return bytes(now);
+  if (unit === "seconds") return duration(now);
+  if (unit === "minutes") return duration(60 * now);
+  return `${count(now)} ${unit}`;
+}
