@@ -70,8 +70,7 @@ class Filter(NamedTuple):
     @property
     def texts(self) -> list[bytes]:
         """Bytes that an uncompressed batch contains if one of its messages matches."""
-        name, _, value = self.prop.partition("=")
-        return [one.encode() for one in (self.key, self.value, name, value) if one]
+        return [one.encode() for one in (self.key, self.value, *self.prop.split("=")) if one]
 
     @property
     def is_empty(self) -> bool:
@@ -85,8 +84,10 @@ class Filter(NamedTuple):
             return False
         if self.value and self.value.encode() not in (message.payload or b""):
             return False
-        name, equals, value = self.prop.partition("=")
-        return not name or (message.properties.get(name) == value if equals else name in message.properties)
+        prop = self.prop
+        return not prop or any(
+            prop in (name, f"{name}={value}") for name, value in message.properties.items()
+        )
 
 
 class Scanned(NamedTuple):

@@ -44,7 +44,7 @@ def written(text: str, definition: Definition | None) -> Written:
     if definition.kind == "STRING":
         return Written(text.encode())
     try:
-        value = msgspec.json.decode(text.encode())
+        value = _json(text)
         if definition.kind == "KEY_VALUE":
             return _pair(definition, value)
         raw = _raw(definition, value)
@@ -54,6 +54,13 @@ def written(text: str, definition: Definition | None) -> Written:
         raise ConfigurationError(
             f"the value does not match the topic's schema ({definition.kind}): {reason[:500]}"
         ) from None
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode())
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
 
 
 def _pair(definition: Definition, value: Any) -> Written:
