@@ -49,15 +49,21 @@ class Page:
 
     def click(self, text: str, inside: str = "body") -> None:
         """A button, a link or a summary with just this text, the first that can be clicked."""
-        self._find(
+        self._press(
             f"//*[self::button or self::a or self::summary][normalize-space()={quoted(text)}]", inside
-        ).click()
+        )
 
     def click_in_row(self, row: str, text: str) -> None:
         """In the row of a table that says `row`; in the panel that does, where no row does."""
         says = f"[contains(normalize-space(), {quoted(row)})]"
         button = f"//button[normalize-space()={quoted(text)}]"
-        self._find(f"//tr{says}{button} | //section{says}[not(.//tr{says}{button})]{button}").click()
+        self._press(f"//tr{says}{button} | //section{says}[not(.//tr{says}{button})]{button}")
+
+    def _press(self, xpath: str, inside: str = "body") -> None:
+        """Click in the middle of the window, where no bar hides what is clicked."""
+        found = self._find(xpath, inside)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+        found.click()
 
     def fill(self, label: str, value: str) -> None:
         """What a label, or a description for those who do not see, calls so."""

@@ -114,7 +114,7 @@ async def test_each_part_of_a_topic_shows_what_others_wrote_as_text(
         page.see(EVIL, "Gets nothing, because", "no permits", "Pulsar-CPP")
         page.click("Messages")
         page.see(EVIL, '"order": 4', "key")
-        page.click("Schemas")
+        page.click("Schemas", "main")
         page.see("It has no schema")
         page.click("Policies")
         page.see("retention", "namespace or broker")
@@ -493,7 +493,7 @@ async def test_what_a_namespace_prescribes_is_set_and_removed(page: Page, rest: 
     where = "/admin/v2/namespaces/public/default/messageTTL"
 
     def prescribe() -> None:
-        page.expected = ("400 (Bad Request)",)
+        page.expected = ("412 (Precondition Failed)",)
         page.open("topics/public/default")
         page.click("Policies")
         page.see("messageTTL", "broker")
