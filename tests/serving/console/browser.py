@@ -122,10 +122,37 @@ class Page:
         except Exception as error:
             raise AssertionError(f"there is no {xpath} in:\n{self.text()}") from error
 
+    def faint(self) -> list[str]:
+        """Texts of which the colour has less contrast to its background than WCAG's AA asks for large ones (3:1)."""
+        return [str(one) for one in self.driver.execute_script(FAINT)]
+
     def complaints(self) -> list[str]:
         """What the browser's console says since this was asked last."""
         lines = [str(one["message"]) for one in self.driver.get_log("browser")]
         return [line for line in lines if not any(part in line for part in self.expected)]
+
+
+FAINT = """
+const light = ([r, g, b]) => [r, g, b].map((one) => one / 255)
+  .map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
+  .reduce((all, one, at) => all + one * [0.2126, 0.7152, 0.0722][at], 0);
+const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+function behind(node) {
+  for (let one = node; one; one = one.parentElement) {
+    const colour = numbers(getComputedStyle(one).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+  return [255, 255, 255];
+}
+const faint = [];
+for (const node of document.querySelectorAll("main *, header *")) {
+  const isText = [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+  if (!isText || node.closest(":disabled, svg, option") || !node.checkVisibility()) continue;
+  const [front, back] = [light(numbers(getComputedStyle(node).color)), light(behind(node))];
+  if ((Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05) < 3) faint.push(node.textContent.slice(0, 60));
+}
+return faint;
+"""
 
 
 def quoted(text: str) -> str:

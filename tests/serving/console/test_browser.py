@@ -504,7 +504,7 @@ async def test_what_a_namespace_prescribes_is_set_and_removed(page: Page, rest: 
         page.answer("Set", Expire_after="60")
         page.see("this namespace", "1 min")
         page.click_in_row("backlogQuota destination_storage", "Set")
-        page.answer("Set", Bytes_of="1000000", When_it="consumer_backlog_eviction")
+        page.answer("Set", Size_of="1000000", When_it="consumer_backlog_eviction")
         page.see("1 MB", "consumer_backlog_eviction")
         page.click_in_row("retention", "Set")
         page.answer("Set", Keep_acknowledged="90", And_up_to="-1")
@@ -553,8 +553,39 @@ async def test_the_policy_stops_what_a_page_must_not_do(page: Page) -> None:
     await in_thread(attempt)
 
 
+LONG = "a-name-without-an-end-" * 10
+PLACES = {
+    "cluster": "Traffic",
+    "topics": "public/default",
+    "topics/public/default": LONG[:30],
+    "topics/public/default/permissions": LONG[:30],
+    "topics/public/default/policies": "backlogQuota message_age",
+    f"topic/persistent/public/default/{LONG}": "Producers",
+    f"{NAME}/segments": "What Spark reads",
+    f"{NAME}/subscriptions": "No consumer",
+    f"{NAME}/messages": LONG[:30],
+    f"{NAME}/messages?key=nothing": "0 messages found",
+    f"{NAME}/schemas": "Definition",
+    f"{NAME}/permissions": LONG[:30],
+    f"{NAME}/policies": "retention",
+    "schemas": "orders",
+    "connections": "No client is connected",
+    "archive": "Segments of all topics",
+    "tenants": "public",
+    "find?contains=a-name": LONG[:30],
+}
+
+
 async def test_it_is_used_by_keyboard_and_on_a_phone(page: Page, rest: Rest) -> None:
     await rest.put(TOPIC, {})
+    await rest.put(f"/admin/v2/persistent/public/default/{LONG}", {})
+    await rest.put(f"{TOPIC}/subscription/{LONG}")
+    await rest.post(f"/admin/v2/namespaces/public/default/permissions/{LONG}", ["produce"])
+    message = {"value": LONG, "key": LONG, "properties": {LONG: LONG}}
+    await rest.post("/quire/v1/topics/persistent/public/default/orders/messages", message)
+    definition = {"type": "record", "name": "A", "fields": [{"name": "a" * 200, "type": "int"}]}
+    schema = {"type": "JSON", "schema": json.dumps(definition)}
+    await rest.post("/admin/v2/schemas/public/default/orders/schema", schema)
 
     def look() -> None:
         page.open("cluster")
@@ -562,22 +593,21 @@ async def test_it_is_used_by_keyboard_and_on_a_phone(page: Page, rest: Rest) -> 
         page.keys("/")
         page.keys("orders", "\ue007")  # Enter
         page.see("orders", "Unload")
-        for place in (
-            "cluster",
-            "topics/public/default",
-            NAME,
-            f"{NAME}/segments",
-            f"{NAME}/policies",
-            "archive",
-        ):
+        for width in (390, 1280):
             page.driver.execute_cdp_cmd(
                 "Emulation.setDeviceMetricsOverride",
-                {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
+                {"width": width, "height": 844, "deviceScaleFactor": 2, "mobile": width < 500},
             )
-            page.open(place)
-            page.wait_for("document.querySelector('.panel')", "nothing is shown")
-            wide = page.driver.execute_script("return document.documentElement.scrollWidth")
-            assert wide <= 390, f"{place} is {wide} wide"
+            for theme in ("light", "dark"):
+                page.driver.execute_script(f"localStorage.setItem('quire.theme', '{theme}')")
+                page.open("cluster")
+                page.see("Brokers")
+                for place, text in PLACES.items():
+                    page.driver.execute_script(f"location.hash = {json.dumps('#/' + place)}")
+                    page.see(text)
+                    wide = page.driver.execute_script("return document.documentElement.scrollWidth")
+                    assert wide <= width, f"{place} is {wide} wide"
+                    assert not page.faint(), f"{place} in {theme} has texts that cannot be read"
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     await in_thread(look)

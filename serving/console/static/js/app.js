@@ -79,6 +79,7 @@ function show() {
   const root = el("div", { class: "page" });
   fill(main, root);
   current = place.page(root, place.parameters, place.query, who);
+  for (const one of document.querySelectorAll("nav [aria-current]")) one.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 function unknown() {

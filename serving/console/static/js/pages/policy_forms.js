@@ -11,13 +11,14 @@ const yesNo = (key, label) => ({ key, label, kind: "check" });
 const oneOf = (key, label, ...options) => ({ key, label, kind: "choice", options: options.map((one) => [one, one]) });
 const text = (key, label) => ({ key, label, kind: "text" });
 
+const AS_THE_BROKER = { 0: "as the broker is set" };
 const NO_LIMIT = { "-1": "no limit" }, OFF = { 0: "no limit" };
-const limit = (unit) => ({ fields: [number("", `At most, in ${unit}`, unit, OFF)] });
+const limit = (unit) => ({ fields: [number("", "At most", unit, OFF)] });
 const dispatch = {
   fields: [
     number("dispatchThrottlingRateInMsg", "Messages", "messages", NO_LIMIT),
     number("dispatchThrottlingRateInByte", "Bytes", "bytes", NO_LIMIT),
-    number("ratePeriodInSecond", "Per seconds", "seconds"),
+    number("ratePeriodInSecond", "In each", "seconds"),
   ],
 };
 const quota = (key, label, unit) => ({
@@ -33,15 +34,15 @@ export const FORMS = {
     fields: [
       yesNo("allowAutoTopicCreation", "Clients create topics by using them"),
       oneOf("topicType", "Type", "non-partitioned", "partitioned"),
-      number("defaultNumPartitions", "Partitions, of a partitioned one", "partitions"),
+      number("defaultNumPartitions", "Number of partitions", "of a partitioned topic"),
     ],
     tidy: (value) => (value.topicType === "partitioned" ? value : { ...value, defaultNumPartitions: undefined }),
   },
-  compactionThreshold: { fields: [number("", "Compact from this many bytes on", "bytes", { 0: "off" })] },
+  compactionThreshold: { fields: [number("", "Compact a backlog of", "bytes", { 0: "off" })] },
   deduplication,
   deduplicationEnabled: deduplication,
   delayedDelivery: {
-    fields: [yesNo("active", "Messages may be delayed"), number("tickTime", "Precision in ms", "ms"), number("maxDeliveryDelayInMillis", "Longest delay in ms", "ms", OFF)],
+    fields: [yesNo("active", "Messages may be delayed"), number("tickTime", "Precision", "ms"), number("maxDeliveryDelayInMillis", "Longest delay", "ms", OFF)],
   },
   dispatchRate: dispatch,
   subscriptionDispatchRate: dispatch,
@@ -50,7 +51,7 @@ export const FORMS = {
     fields: [
       yesNo("deleteWhileInactive", "Delete inactive topics"),
       oneOf("inactiveTopicDeleteMode", "Inactive is a topic when", "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
-      number("maxInactiveDurationSeconds", "For seconds", "seconds"),
+      number("maxInactiveDurationSeconds", "For", "seconds"),
     ],
   },
   isAllowAutoUpdateSchema: { fields: [yesNo("", "Clients may add versions of schemas")] },
@@ -64,9 +65,9 @@ export const FORMS = {
   maxTopicsPerNamespace: limit("topics"),
   maxUnackedMessagesPerConsumer: limit("messages"),
   maxUnackedMessagesOnConsumer: limit("messages"),
-  messageTTL: { fields: [number("", "Expire after seconds", "seconds", { 0: "never" })] },
+  messageTTL: { fields: [number("", "Expire after", "seconds", { 0: "never" })] },
   persistence: {
-    fields: [number("bookkeeperWriteQuorum", "Copies", "copies"), number("bookkeeperAckQuorum", "Durable copies before the receipt", "copies"), { key: "storage", label: "Stored on", kind: "choice", options: [["", "what the broker uses"], ["bookies", "bookies"], ["objects", "objects"]] }],
+    fields: [number("bookkeeperWriteQuorum", "Copies", "copies", AS_THE_BROKER), number("bookkeeperAckQuorum", "Durable copies before the receipt", "copies", AS_THE_BROKER), { key: "storage", label: "Stored on", kind: "choice", options: [["", "what the broker uses"], ["bookies", "bookies"], ["objects", "objects"]] }],
     tidy: (value) => ({ ...value, bookkeeperEnsemble: value.bookkeeperWriteQuorum, storage: value.storage || undefined }),
   },
   publishRate: {
@@ -74,21 +75,21 @@ export const FORMS = {
   },
   retention: {
     fields: [
-      number("retentionTimeInMinutes", "Keep acknowledged messages for minutes", "minutes", { ...NO_LIMIT, 0: "not at all" }),
-      number("retentionSizeInMB", "And up to MiB", "MiB", { ...NO_LIMIT, 0: "none" }),
+      number("retentionTimeInMinutes", "Keep acknowledged messages for", "minutes", { ...NO_LIMIT, 0: "not at all" }),
+      number("retentionSizeInMB", "And up to", "MiB", { ...NO_LIMIT, 0: "none" }),
     ],
   },
   schemaCompatibilityStrategy: {
     fields: [oneOf("", "New versions must be", "FULL", "BACKWARD", "FORWARD", "FULL_TRANSITIVE", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE")],
   },
   schemaValidationEnforced: { fields: [yesNo("", "Refuse producers without a schema")] },
-  subscriptionExpirationTime: { fields: [number("", "Delete unused subscriptions after minutes", "minutes", { 0: "never" })] },
+  subscriptionExpirationTime: { fields: [number("", "Delete unused subscriptions after", "minutes", { 0: "never" })] },
 };
 
 /** The two quotas of `backlogQuota`, by the type that REST has in the query. */
 export const QUOTAS = {
-  destination_storage: quota("limitSize", "Bytes of a backlog", "bytes"),
-  message_age: quota("limitTime", "Age of a backlog in seconds", "seconds"),
+  destination_storage: quota("limitSize", "Size of a backlog", "bytes"),
+  message_age: quota("limitTime", "Age of a backlog", "seconds"),
 };
 
 const of = (value, key) => (key ? value?.[key] : value);
@@ -100,7 +101,7 @@ export function fieldsOf(form, value) {
     const known = Object.entries(special ?? {}).map(([at, word]) => `${at}: ${word}`).join(", ");
     return {
       name: key || "value",
-      label,
+      label: kind === "number" ? `${label} (${unit})` : label,
       kind: kind === "choice" ? "text" : kind,
       options,
       value: kind === "number" ? String(now ?? "") : kind === "check" ? now === true : (now ?? ""),
@@ -126,7 +127,7 @@ export function valueOf(form, values) {
 
 /** A value for people: each of its fields with its unit. */
 export function shown(form, value) {
-  if (value === null || value === undefined) return ["nothing"];
+  if (value === null || value === undefined) return ["not set"];
   const lines = form.fields.map(({ key, label, kind, special, unit }) => {
     const now = of(value, key);
     if (now === null || now === undefined || now === "") return null;
@@ -134,7 +135,7 @@ export function shown(form, value) {
     return key && form.fields.length > 1 ? `${label}: ${said}` : said;
   });
   const found = lines.filter((one) => one !== null);
-  return found.length ? found : ["nothing"];
+  return found.length ? found : ["not set"];
 }
 
 function measured(now, unit) {

@@ -48,8 +48,8 @@ function browser(root, place, query) {
   const older = button("Older", () => turn({ before: shown.at(-1)?.position }, "older"));
   const newer = button("Newer", () => turn({ from: shown.length ? after(shown[0].position) : "earliest" }, "newer"));
   const form = controls(state, { look, search, download, tail });
-  const choice = el("div", {});
-  fill(root, choice, form, status, list, el("div", { class: "pager plain" }, older, newer));
+  const choice = el("div", { class: "choice" });
+  fill(root, el("div", {}, choice, form, status, list, el("div", { class: "pager plain" }, older, newer)));
 
   /** End what is going on; what comes of it later is dropped. */
   function end() {
@@ -234,14 +234,14 @@ function controls(state, { look, search, download, tail }) {
   const from = el("input", { value: state.from, "aria-label": "From", list: "from-where", autocomplete: "off", spellcheck: "false" });
   const number = el("input", { type: "number", min: 1, max: 100, value: state.count, "aria-label": "How many" });
   const field = (name, label, attributes) => {
-    const input = el("input", { "data-name": name, "aria-label": label, value: state[name], placeholder: label, autocomplete: "off", spellcheck: "false", ...attributes });
+    const input = el("input", { "data-name": name, "aria-label": label, value: state[name], autocomplete: "off", spellcheck: "false", ...attributes });
     return input;
   };
   const when = { placeholder: "2026-03-01 12:00" };
   const inputs = [
     field("key", "Key"),
     field("value", "Value contains"),
-    field("property", "Property", { placeholder: "Property, NAME or NAME=VALUE" }),
+    field("property", "Property", { placeholder: "NAME or NAME=VALUE" }),
     field("since", "Published from", { ...when, title: "UTC" }),
     field("until", "Published before", { ...when, title: "UTC" }),
   ];
