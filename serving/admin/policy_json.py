@@ -34,7 +34,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.policy_shapes import Number, Shape, Unit, Value, number_of
 from quire.serving.admin.values import INT64_MAX, PARTITIONS_MAX
-from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES
+from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES, SubscriptionType
 from quire.serving.policy.strategy import DEFAULT, UNDEFINED, Strategy
 
 __all__ = ["AUTO_UPDATE", "POLICIES", "QUOTAS", "Number", "PolicyJson", "Shape", "Value"]
@@ -403,7 +403,7 @@ STRATEGY: Final = Strategies(
 )
 
 TYPES: Final = SubscriptionTypes(
-    list[Literal[SUBSCRIPTION_TYPES]],
+    list[SubscriptionType],
     f"a list of subscription types among {', '.join(SUBSCRIPTION_TYPES)}; an empty list unsets them",
 )
 

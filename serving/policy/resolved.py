@@ -10,7 +10,7 @@ setting for it, one line in `defaults_of`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from msgspec import field
 from msgspec.structs import fields
@@ -46,8 +46,10 @@ LIMITS: Final = (
 The limits of unacknowledged messages are not among them: they only delay the tenant's own consumers.
 """
 
-SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+SubscriptionType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 """Pulsar's names of the subscription types, in the order of their numbers in CommandSubscribe.SubType."""
+
+SUBSCRIPTION_TYPES: Final[tuple[str, ...]] = get_args(SubscriptionType)
 
 
 def limits_of(prescribed: Policies) -> dict[str, int]:
