@@ -9,6 +9,7 @@ import pulsar
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from msgspec.structs import replace
 
 from quire.client import (
     EARLIEST,
@@ -187,6 +188,39 @@ async def test_the_stock_client_reads_ours(
         return [consumer.receive(10_000).data() for _ in range(count)]
 
     assert await in_thread(read) == [b"%d" % i + large for i in range(count)]
+
+
+async def test_both_clients_publish_where_encryption_is_required(
+    real: Broker,
+    ours: Client,
+    stock: pulsar.Client,
+    folder: Path,
+    public: Callable[[str], bytes],
+    private: Private,
+) -> None:
+    """Batches, chunks and single messages: each entry names its keys."""
+    await real.admin.policies.change_namespace(
+        "public", "default", lambda old: replace(old, encryption_required=True)
+    )
+    large = PLAIN * (6 * MIB // len(PLAIN))
+
+    def write() -> None:
+        keys = pulsar.CryptoKeyReader(str(folder / "alice.pub"), str(folder / "alice.key"))
+        for batching in (True, False):
+            producer = stock.create_producer(
+                "t",
+                encryption_key="alice",
+                crypto_key_reader=keys,
+                batching_enabled=batching,
+                chunking_enabled=not batching,
+            )
+            producer.send(PLAIN if batching else large)
+
+    await in_thread(write)
+    async with ours.producer("t", encryption=Encryption(["alice"], public)) as producer:
+        await producer.send(PLAIN + b"!")
+    async with ours.reader("t", start=EARLIEST, keys=private("alice")) as reader:
+        assert [(await reader.read(10)).payload for _ in range(3)] == [PLAIN, large, PLAIN + b"!"]
 
 
 @pytest.mark.parametrize("batching", [True, False])
