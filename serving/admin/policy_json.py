@@ -32,7 +32,7 @@ from quire.metadata.records import (
 )
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.serving.admin.policy_shapes import Number, Shape, Unit, Value, number_of
+from quire.serving.admin.policy_shapes import Number, NumberOrNull, Shape, Unit, Value, number_of
 from quire.serving.admin.values import INT64_MAX, PARTITIONS_MAX
 from quire.serving.policy.resolved import LIMITS, SUBSCRIPTION_TYPES, SubscriptionType
 from quire.serving.policy.strategy import DEFAULT, UNDEFINED, Strategy
@@ -397,6 +397,10 @@ BOOL: Final = Value(bool, "true or false")
 TTL: Final = number_of("seconds", SECONDS_MAX, 1000, "message TTL")
 EXPIRATION: Final = number_of("minutes", SECONDS_MAX, MINUTE_MS, "subscription expiration time")
 BYTES: Final = number_of("bytes", INT64_MAX >> 1)
+SNAPSHOT_INTERVAL: Final = NumberOrNull(
+    Annotated[int, Meta(ge=0, le=SECONDS_MAX)],
+    f"a number of seconds, 0 (off) to {SECONDS_MAX}, or null to unset it",
+)
 _STRATEGIES: Final = (*map(str, Strategy), UNDEFINED)
 STRATEGY: Final = Strategies(
     Literal[_STRATEGIES], f"one of {', '.join(Strategy)}, or {UNDEFINED} to use that of the level above"
@@ -453,7 +457,7 @@ POLICIES: Final = (
     PolicyJson("autoSubscriptionCreation", "auto_subscription_creation", AutoSubscription,
                "autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
     PolicyJson("subscribeRate", "subscribe_rate", SubscribeRates, "subscribeRate", "clusterSubscribeRate", True),
-    PolicyJson("deduplicationSnapshotInterval", "deduplication_snapshot_s", number_of("seconds", SECONDS_MAX),
+    PolicyJson("deduplicationSnapshotInterval", "deduplication_snapshot_s", SNAPSHOT_INTERVAL,
                "deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
     PolicyJson("offloadDeletionLagMs", "archive_lag_ms", number_of("milliseconds", SECONDS_MAX * 1000),
                name="offload_deletion_lag_ms"),

@@ -74,6 +74,13 @@ class Number(Value):
             raise
 
 
+class NumberOrNull(Number):
+    """Shape of a number that Pulsar's clients unset by sending null."""
+
+    def parse(self, value: Any) -> Any:
+        return None if value is None else super().parse(value)
+
+
 def number_of(of: str, most: int, unit: int = 1, name: str = "") -> Number:
     return Number(Annotated[int, Meta(ge=0, le=most)], f"a number of {of}, 0 (off) to {most}", unit, name)
 

@@ -123,6 +123,17 @@ async def test_the_older_schema_strategy_is_the_other_one(rest: Rest) -> None:
     assert (await rest.get(f"{NAMESPACE}/{newer}")).body == "UNDEFINED"
 
 
+async def test_a_snapshot_interval_is_unset_by_null(rest: Rest) -> None:
+    """As the stock client does it."""
+    await rest.put(TOPIC)
+    for parent in (NAMESPACE, TOPIC):
+        path = f"{parent}/deduplicationSnapshotInterval"
+        assert (await rest.post(path, 120)).status == 204
+        assert (await rest.get(path)).body == 120
+        assert (await rest.post(path, data="null")).status == 204
+        assert await rest.get(path) == (204, None)
+
+
 async def test_a_namespaces_properties(rest: Rest) -> None:
     """Values are plain text; those that are put are added to the others."""
     every, one = f"{NAMESPACE}/properties", f"{NAMESPACE}/property"

@@ -497,10 +497,12 @@ public class Walk {
         same("gold", namespaces.removeProperty(NAMESPACE, "tier"));
         same(null, namespaces.getProperty(NAMESPACE, "tier"));
         namespaces.clearProperties(NAMESPACE);
+        var strategy = namespaces.getSchemaCompatibilityStrategy(NAMESPACE);
+        namespaces.setSchemaCompatibilityStrategy(NAMESPACE, SchemaCompatibilityStrategy.UNDEFINED);
         same(SchemaAutoUpdateCompatibilityStrategy.Full, namespaces.getSchemaAutoUpdateCompatibilityStrategy(NAMESPACE));
         namespaces.setSchemaAutoUpdateCompatibilityStrategy(NAMESPACE, SchemaAutoUpdateCompatibilityStrategy.Backward);
         same(SchemaCompatibilityStrategy.BACKWARD, namespaces.getSchemaCompatibilityStrategy(NAMESPACE));
-        namespaces.setSchemaCompatibilityStrategy(NAMESPACE, SchemaCompatibilityStrategy.UNDEFINED);
+        namespaces.setSchemaCompatibilityStrategy(NAMESPACE, strategy);
         namespaces.setDeduplicationSnapshotInterval(NAMESPACE, 120);
         same(120, namespaces.getDeduplicationSnapshotInterval(NAMESPACE));
         namespaces.removeDeduplicationSnapshotInterval(NAMESPACE);
@@ -552,7 +554,7 @@ public class Walk {
         same(false, policies.getAutoSubscriptionCreation(TOPIC, false).isAllowAutoSubscriptionCreation());
         policies.deleteTopicPolicies(TOPIC);
         same(List.of(), admin.topics().getShadowTopics(TOPIC));
-        same(false, policies.getSchemaValidationEnforced(TOPIC, false));
+        same(false, admin.topics().getSchemaValidationEnforced(TOPIC, false));
         refused(ServerSideErrorException.class, 501, () -> admin.topics().setShadowTopics(TOPIC, List.of(TOPIC + "-shadow")));
         refused(NotFoundException.class, 404, () -> policies.setMessageTTL(TOPIC + "-none", 60));
     }
