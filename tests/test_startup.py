@@ -250,6 +250,7 @@ NEVER = {
     "quire.client",
     "quire.spark_source.sidecar.worker",
 }
+NEVER |= {"argparse", "email", "importlib.metadata", "tomllib", "zipfile", "quire.wire.avro"}
 HTTP = {"aiohttp", "attr", "yarl", "http.client", "urllib.request", "quire.runtime.rest"}
 HTTP |= {"quire.serving.admin", "quire.runtime.probes"}
 BROKER = {"quire.serving.broker", "quire.serving.session", "quire.serving.topic", "google.protobuf"}

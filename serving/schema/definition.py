@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import SCHEMA_BYTES_MAX
-from quire.wire import avro, key_value
+from quire.wire import key_value
 from quire.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from quire.wire import avro
 
 _Type = pb.Schema
 KINDS: Final[Mapping[str, int]] = {
@@ -119,6 +122,8 @@ def validate(definition: Definition) -> None:
 
 def parsed(definition: Definition) -> avro.AvroType:
     """Parse the definition of a type that uses Avro definitions. Raises `SchemaInvalid`."""
+    from quire.wire import avro  # a broker starts before the first schema
+
     try:
         return avro.parse(definition.data)
     except avro.AvroError as error:
@@ -166,6 +171,8 @@ def fingerprint(definition: Definition) -> str:
 def _essence(definition: Definition) -> Iterator[bytes]:
     yield definition.kind.encode()
     if definition.kind in AVRO_KINDS:
+        from quire.wire import avro
+
         yield avro.normal(definition.data)
     elif definition.kind == "KEY_VALUE":
         for part in key_and_value(definition):

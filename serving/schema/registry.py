@@ -36,7 +36,6 @@ from quire.runtime.threads import DaemonThreads
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.strategy import Strategy, for_consumer
-from quire.serving.schema.compatibility import refusal
 from quire.serving.schema.definition import Definition, SchemaRefused, fingerprint, validate
 from quire.wire import pulsar_pb2 as pb
 
@@ -270,6 +269,8 @@ class Schemas:
     async def _check(
         self, name: TopicName, current: Sequence[SchemaVersion], new: Definition, strategy: Strategy
     ) -> None:
+        from quire.serving.schema.compatibility import refusal  # a broker starts before the first schema
+
         for old in current if strategy.is_transitive else current[-1:]:
             earlier = (await self._load(old)).definition
             why = await self._helpers.run(partial(refusal, new, earlier, strategy))
