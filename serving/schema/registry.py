@@ -269,11 +269,9 @@ class Schemas:
     async def _check(
         self, name: TopicName, current: Sequence[SchemaVersion], new: Definition, strategy: Strategy
     ) -> None:
-        from quire.serving.schema.compatibility import refusal  # a broker starts before the first schema
-
         for old in current if strategy.is_transitive else current[-1:]:
             earlier = (await self._load(old)).definition
-            why = await self._helpers.run(partial(refusal, new, earlier, strategy))
+            why = await self._helpers.run(partial(_refusal, new, earlier, strategy))
             if why is not None:
                 raise SchemaRefused(
                     f"this schema is incompatible with version {old.number} of topic {name} ({strategy}): {why}"
@@ -335,3 +333,13 @@ def _fingerprint_of(definition: Definition) -> str:
 
 def _same(known: StoredSchemas, digest: str) -> int | None:
     return next((one.number for one in reversed(known.current) if one.fingerprint == digest), None)
+
+
+def _refusal(new: Definition, old: Definition, strategy: Strategy) -> str | None:
+    """Return why a schema is incompatible; None if it is compatible.
+
+    The module is imported by the first call, on its thread, because a broker starts before the first schema.
+    """
+    from quire.serving.schema.compatibility import refusal
+
+    return refusal(new, old, strategy)

@@ -209,7 +209,7 @@ async def test_a_consumer_with_a_schema_and_messages_without(schemas: Schemas) -
 async def test_hostile_definitions_hold_up_nobody(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are looked into on a thread, one after the other as they come."""
     loop_thread, threads = threading.get_ident(), set[int]()
-    for name in ("validate", "fingerprint", "refusal"):
+    for name in ("validate", "fingerprint", "_refusal"):
         real = getattr(registry, name)
 
         def watched(*arguments: Any, real: Any = real) -> Any:
