@@ -5,6 +5,7 @@ Policies are the rows of `policy_json`, so a new row is a new policy here. `poli
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -23,6 +24,9 @@ from quire.runtime.rest import Admin
 from quire.serving.admin.policy_json import POLICIES, QUOTAS, PolicyJson
 from quire.serving.admin.policy_prose import ABOUT
 from quire.wire import topic_name
+
+_UNIT: Final = re.compile("(-in)?-(ms|millis|seconds|minutes)$")
+"""End of a name in REST that says the unit, which values have here."""
 
 NEGATIVE: Final = ("-0", "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9")
 
@@ -82,7 +86,7 @@ class Policy:
 def policies() -> Mapping[str, Policy]:
     """Return all policies by name, in the order of the names."""
     quotas = enumerate(QUOTAS.items())  # the first type is REST's default
-    every = [Policy(kebab(row.word or row.topic_word), row) for row in POLICIES]
+    every = [Policy(_UNIT.sub("", kebab(row.word or row.topic_word)), row) for row in POLICIES]
     every += [
         Policy(kebab(f"{row.word}-{kind}" if number else row.word), row, kind)
         for number, (kind, row) in quotas

@@ -71,7 +71,7 @@ class Scalar:
         if options := self.options:
             return "|".join(options)
         if isinstance(self.kind, kinds.ListType):
-            return f"{_scalar(self.kind.item_type).form},…"
+            return f"{_scalar(self.kind.item_type).form}[,…]"
         return "TEXT" if isinstance(self.kind, kinds.StrType) else "JSON"
 
     @property

@@ -149,6 +149,11 @@ async def test_a_server_with_a_security_file(folder: Path) -> None:
     assert "was granted consume" in quire("admin", "permissions", "explain", "app", topic).stdout
     assert quire("admin", "permissions", "revoke", "app", topic).returncode == 0
     assert quire("app", "produce", topic, stdin="hello\n").returncode != 0
+    assert quire("admin", "tenants", "create", "team", "--admin-roles", "app").returncode == 0
+    assert quire("app", "namespaces", "create", "team/own").returncode == 0
+    assert quire("app", "policies", "set", "team/own", "message-ttl", "1d").returncode == 0
+    refused = quire("app", "policies", "set", "team/own", "max-producers-per-topic", "5")
+    assert refused.returncode == 1 and "superuser" in refused.stderr, refused.stderr
     count = len(audit(folder))
     read = quire(
         "admin", "consume", AUDIT, "--subscription", "s", "--from", "earliest", "--count", str(count)
