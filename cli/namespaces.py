@@ -108,8 +108,12 @@ def delete(admin: Admin, namespace: str, force: bool) -> Answer:
     if force:
         deleted = _delete_topics(admin, namespace)
     admin.delete(path)
-    said = f"deleted namespace {namespace}" + (f" with {deleted} topics" if force else "")
+    said = f"deleted namespace {namespace}" + (f" with {_of_topics(deleted)}" if force else "")
     return done(said, namespace=namespace, deleted=True, topics=deleted)
+
+
+def _of_topics(count: int) -> str:
+    return "1 topic" if count == 1 else f"{count} topics"
 
 
 def _delete_topics(admin: Admin, namespace: str) -> int:

@@ -17,7 +17,7 @@ import click
 
 from quire.cli import policy_values
 from quire.cli.noun import Noun, json_option, place_path, where_argument
-from quire.cli.output import Answer, Table, done
+from quire.cli.output import Answer, done
 from quire.cli.policy_values import kebab, simplified
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
@@ -208,9 +208,10 @@ def _explained(policy: Policy) -> Iterator[str]:
 @where_argument
 @click.argument("name", required=False, shell_complete=_complete_names)
 def get_policies(admin: Admin, where: str, name: str | None) -> Answer:
-    """Show policy NAME of WHERE, or all: its own value, the effective value, and the level that sets it.
+    """Show policy NAME of WHERE, or all: the effective value, and the level that sets it.
 
-    The level is topic, namespace, or broker for the broker's setting. An empty value is not set.
+    The level is topic, namespace, or broker for the broker's setting. For one policy, and with --json, the own value of
+    WHERE is shown as well; an empty value is not set.
 
     \b
     Examples:
@@ -228,16 +229,13 @@ def get_policies(admin: Admin, where: str, name: str | None) -> Answer:
         (policy,), (state,) = chosen, found.values()
         own, effective = (policy_values.show(policy.row, state[one]) for one in ("own", "effective"))
         return Answer(state, {"own": own, "effective": effective, "from": state["source"]})
-    rows = [
-        (
-            one.name,
-            policy_values.show(one.row, found[one.name]["own"]),
-            policy_values.show(one.row, found[one.name]["effective"]),
-            found[one.name]["source"],
-        )
-        for one in chosen
-    ]
-    return Answer(found, Table(("policy", "own", "effective", "from"), rows))
+    # A terminal wraps such lines, and would cut off a wide table.
+    lines = {one.name: _line(**found[one.name], policy=one) for one in chosen}
+    return Answer(found, {"policy": f"{'from':<9}  value", **lines})
+
+
+def _line(policy: Policy, own: Any, effective: Any, source: str) -> str:
+    return f"{source:<9}  {policy_values.show(policy.row, effective if own is None else own)}"
 
 
 def _state(answer: Mapping[str, Any], policy: Policy, where: str) -> dict[str, Any]:

@@ -161,9 +161,8 @@ def test_a_policy_comes_from_the_topic_the_namespace_or_the_broker(namespace: st
     ]  # fmt: skip
     assert quire("policies", "set", topic, "retention", "time=unlimited", "size=10GiB").code == 0
     lines = {line.split()[0]: line.split()[1:] for line in quire("policies", "get", topic).out.splitlines()}
-    value = ["time=unlimited", "size=10GiB"]
-    assert lines["retention"] == [*value, *value, "topic"]
-    assert lines["message-ttl"] == ["off", "broker"]
+    assert lines["retention"] == ["topic", "time=unlimited", "size=10GiB"]
+    assert lines["message-ttl"] == ["broker", "off"]
     assert quire("policies", "set", topic, "backlog-quota-message-age", "limit-time=1h").code == 0
     found = quire("policies", "get", topic, "--json").json
     assert found["backlog-quota-message-age"]["effective"]["limitTime"] == 3600
