@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 SEE_S = 10.0
+NAME = "topic/persistent/public/default/orders"
+EVIL = '<script>document.title="taken"</script><img src=x onerror="document.title=1">'
+"""The page of a topic, and a text that a careless page would run."""
+
 CHROMIUM, DRIVER = "chromium", "chromedriver"
 
 
