@@ -58,7 +58,8 @@ def _describe(context: click.Context, level: int) -> Iterator[str]:
         yield "And the [common options](index.md#common-options)."
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            yield from _describe(_context(name, context), level + 1)
+            if not (verb := _context(name, context)).command.hidden:
+                yield from _describe(verb, level + 1)
 
 
 def _is_common(parameter: click.Parameter) -> bool:
