@@ -120,15 +120,18 @@ class Fleet:
             raise error
 
     async def _until_ready(self) -> None:
-        ready = asyncio.gather(*(child.is_ready.wait() for child in self._children))
+        ready = asyncio.create_task(self._all_ready())
         ended = [child.ended for child in self._children]
-        either: list[asyncio.Future[Any]] = [ready, *ended]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ready, *ended], return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             if task.done():
                 ready.cancel()
                 task.result()
                 raise Unavailable("a process of the benchmark ended before its begin")
+
+    async def _all_ready(self) -> None:
+        for child in self._children:
+            await child.is_ready.wait()
 
     def begin(self) -> None:
         """Let all children begin at the same time."""

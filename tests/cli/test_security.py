@@ -145,6 +145,8 @@ async def test_a_server_with_a_security_file(folder: Path) -> None:
     assert quire("app", "produce", topic, stdin="hello\n").returncode == 0
     read = quire("app", "consume", topic, "--subscription", "s", "--from", "earliest", "--count", "1")
     assert read.stdout == "hello\n", read.stderr
+    measured = quire("app", "bench", "produce", topic, "--messages", "50", "--warm-up", "0s")
+    assert measured.stdout.count("published 50 messages") == 1, measured.stderr
     assert "app" in quire("admin", "permissions", "list", topic).stdout
     assert "was granted consume" in quire("admin", "permissions", "explain", "app", topic).stdout
     assert quire("admin", "permissions", "revoke", "app", topic).returncode == 0
@@ -154,6 +156,9 @@ async def test_a_server_with_a_security_file(folder: Path) -> None:
     assert quire("app", "policies", "set", "team/own", "message-ttl", "1d").returncode == 0
     refused = quire("app", "policies", "set", "team/own", "max-producers-per-topic", "5")
     assert refused.returncode == 1 and "superuser" in refused.stderr, refused.stderr
+    refused = quire("app", "bench", "produce", topic, "--messages", "50")
+    assert refused.returncode == 1 and "grant it produce" in refused.stderr
+    assert refused.stderr.count("\n") == 1 and "Traceback" not in refused.stderr
     count = len(audit(folder))
     read = quire(
         "admin", "consume", AUDIT, "--subscription", "s", "--from", "earliest", "--count", str(count)

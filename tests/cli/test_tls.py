@@ -72,6 +72,13 @@ def test_check_deletes_its_topics_by_https(served: Served) -> None:
     assert found.json["topics_kept"] == []
 
 
+def test_processes_of_a_benchmark_use_tls(served: Served) -> None:
+    words = ("bench", "produce", "--messages", "100", "--warm-up", "0s", "--json")
+    urls = ("--service-url", served.service_url, "--admin-url", served.http_url)
+    found = trusting(served, *words, *urls).json
+    assert (found["publish"]["messages"], found["topics_kept"]) == (100, [])
+
+
 def test_who_does_not_trust_the_authority_is_told_in_one_sentence(served: Served, tmp_path: Path) -> None:
     for words in (
         ("produce", "lines", os.devnull, "--service-url", served.service_url),
