@@ -163,7 +163,8 @@ class Bookies:
         return record
 
     async def _find(self, who: str) -> BookieRecord:
-        known = self._up() | await known_bookies(self._store)
+        parts = {uuid: record for uuid, record in self._up().items() if not record.address}
+        known = parts | await known_bookies(self._store)
         found = [each for each in known.values() if each.uuid == who or each.address == who]
         found = found or [each for each in known.values() if who and each.uuid.startswith(who)]
         if not found:

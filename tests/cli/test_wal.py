@@ -90,6 +90,11 @@ def test_a_log_is_named_before_it_is_closed(tmp_path: Path, verb: tuple[str, ...
     assert ran.code == 3 and "no write-ahead log begins with xyz" in ran.err
 
 
+def remove_metadata(directory: Path) -> None:
+    for file in (directory / "data").glob("metadata.db*"):
+        file.unlink()
+
+
 def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) -> None:
     wal = f"file://{tmp_path}/bucket"
     with standalone(tmp_path, "--wal", wal) as server:
@@ -98,8 +103,7 @@ def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) 
         publish(server, 200)  # in the same upload as the acknowledgement, or a later one
         server.process.kill()
         server.process.wait()
-    for file in (tmp_path / "data").glob("metadata.db*"):
-        file.unlink()
+    remove_metadata(tmp_path)
     started = quire(
         *("standalone", "--data", f"{tmp_path}/data", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
         *("--wal", wal),
@@ -108,6 +112,7 @@ def test_metadata_that_is_lost_is_rebuilt_from_the_bucket_alone(tmp_path: Path) 
     words = ("rescue", "metadata", "--metadata", f"sqlite://{tmp_path}/data/metadata.db", "--wal", wal)
     ran = quire(*words, "--cluster", str(UUID(int=7)))
     assert ran.code == 2 and "belongs to cluster" in ran.err
+    remove_metadata(tmp_path)
     looked = quire(*words, "--dry-run")
     assert looked.code == 0 and "dry run: nothing was written" in looked.out, looked
     assert not list((tmp_path / "data").glob("metadata.db*"))
