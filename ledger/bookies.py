@@ -163,8 +163,7 @@ class Bookies:
         return record
 
     async def _find(self, who: str) -> BookieRecord:
-        parts = {uuid: record for uuid, record in self._up().items() if not record.address}
-        known = parts | await known_bookies(self._store)
+        known = await known_bookies(self._store) or self._up()  # no bookie registers at a standalone
         found = [each for each in known.values() if each.uuid == who or each.address == who]
         found = found or [each for each in known.values() if who and each.uuid.startswith(who)]
         if not found:
