@@ -13,7 +13,8 @@ import pytest
 
 from quire.metadata import paths
 from quire.metadata.records import SettingRecord, encode
-from quire.process.broker_parts import _set_log
+from quire.process.broker import BrokerProcessSettings
+from quire.process.broker_parts import _set_log, follow_moves
 from quire.process.settings import LogSettings
 from quire.runtime import slow
 from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound
@@ -208,6 +209,19 @@ async def test_every_broker_applies_a_change(brokers: Brokers) -> None:
             assert answer.status == 204
         await until(lambda: settings.settings.retention_ms == 5_000)
         await until(lambda: late.broker.services.settings.retention_ms == 9_000)
+
+
+async def test_the_limit_of_moved_bundles_changes(brokers: Brokers) -> None:
+    member = await brokers.start()
+    shedding, settings = member.ownership.shedding, member.broker.admin.settings
+    own = BrokerProcessSettings(metadata="zk://127.0.0.1:2181/quire")
+    follow_moves(member.broker, own, shedding.limit_moves)
+    await settings.set("balance_moves_per_minute_max", "3")
+    assert shedding._balancer.moves_per_minute_max == 3
+    with pytest.raises(ConfigurationError, match="must not be negative"):
+        await settings.set("balance_moves_per_minute_max", "-1")
+    await settings.unset("balance_moves_per_minute_max")
+    assert shedding._balancer.moves_per_minute_max == own.balance_moves_per_minute_max
 
 
 async def test_other_parts_of_a_process_add_their_settings(broker: Broker, rest: Rest) -> None:
