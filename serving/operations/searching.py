@@ -100,6 +100,7 @@ class Searching:
 
     async def _scan(self, log: TopicPort, place: Place, wanted: Filter, count: int) -> tuple[Scanned, int]:
         """Read and scan one chunk. Return the result, and the bytes that were read."""
+        await self._services.slices.turn()  # reads of sealed segments also take the loop's time
         async with self._services.time_searches:
             some = log.cached(place.position) or await log.read(place.position, READ_CHUNK_BYTES)
             scanned: Scanned = await self._services.helpers.run(partial(Scan(wanted, count).of, some, place))
