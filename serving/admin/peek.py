@@ -40,7 +40,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     ) -> list[Look]:
         """Return the last messages, or those from a place, an index or a time on, or the last ones before a place."""
         if before is not None:
-            entries = await looks_at.before(topic, before.position, before.index > 0, count)
+            entries = await looks_at.before(topic, before.position, before.batch_index > 0, count)
             return await read(topic, entries, count, before=before)
         if time is not None:
             return await read(topic, await looks_at.since_time(topic, time, count), count)

@@ -60,7 +60,7 @@ def routes(broker: Broker) -> Sequence[Route]:
             await looks.of(topic, found.found, whole=whole),
             _text(found.place),
             found.is_end,
-            found.index,
+            found.next_index,
             found.first_index,
             found.end_index,
         )
@@ -99,4 +99,4 @@ def _condition(name: str, keyword: str = "") -> Argument:
 
 def _text(place: Place) -> str:
     at = "{}:{}".format(*place.position)
-    return f"{at}:{place.index}" if place.index else at
+    return f"{at}:{place.batch_index}" if place.batch_index else at

@@ -55,7 +55,8 @@ def routes(broker: Broker) -> Sequence[Route]:
             if len(names) >= limit:
                 break
             if row.namespace.startswith(where):
-                names += await of_namespaces.search(*row.namespace.split("/"), local, limit - len(names))
+                tenant, namespace = row.namespace.split("/")
+                names += await of_namespaces.search(tenant, namespace, local, limit - len(names))
         return names
 
     async def page(tenant: str, namespace: str, *, domain: str, contains: str, **which: Any) -> TopicPage:

@@ -9,5 +9,8 @@ the pages and the log-in.
     static/js/app.js      start, and the router from `#/…` to pages
     static/js/dom.js      creation of elements, with text that is never HTML; `morph` updates the displayed elements
     static/js/api.js      REST client; keeps the credentials of the user
+    static/js/live.js     pages that are kept up to date while they are visible
+    static/js/parts.js    tables, tiles, marks of states; `graph.js` draws curves over time, `diff.js` compares texts
+    static/js/go_to.js    the field that finds topics
     static/js/pages/      a file for each page
 """

@@ -45,7 +45,7 @@ class Place(NamedTuple):
     """Place of a message: its entry, and its index if the entry is a batch."""
 
     position: Position
-    index: int = 0
+    batch_index: int = 0
 
 
 class Found(NamedTuple):
@@ -104,7 +104,7 @@ class Scanned(NamedTuple):
     found: list[Found]
     place: Place
     """Place from which to continue."""
-    index: int
+    next_index: int
     """Topic-wide index of the message there."""
 
 
@@ -134,12 +134,15 @@ class Scan:
                 if self._is_ruled_out(entry):
                     continue
                 at = Place(
-                    Position(header.ledger_id, entry_id), start.index * (start.position.entry_id == entry_id)
+                    Position(header.ledger_id, entry_id),
+                    start.batch_index * (start.position.entry_id == entry_id),
                 )
                 for one in self._of_entry(at, entry):
                     if self._is_full:
                         before = sum(counts[: entry_id - header.first_entry])
-                        return Scanned(self._found, one.place, header.first_index + before + one.place.index)
+                        return Scanned(
+                            self._found, one.place, header.first_index + before + one.place.batch_index
+                        )
                     self._found.append(one)
             index = header.first_index + sum(counts)
             place = Place(Position(header.ledger_id, header.last_entry + 1))
@@ -191,7 +194,7 @@ class Scan:
             return
         for one in every:
             index = max(0, one.batch_index)
-            if index >= place.index and not one.compacted_out and wanted.matches(one):
+            if index >= place.batch_index and not one.compacted_out and wanted.matches(one):
                 yield Found(Place(place.position, index), one, version_of(metadata))
 
 

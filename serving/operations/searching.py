@@ -41,7 +41,7 @@ class Slice(NamedTuple):
     place: Place
     is_end: bool
     """True if the search has reached the end of the topic; later messages are found from `place` on."""
-    index: int
+    next_index: int
     """Topic-wide index of the message at `place`; `first_index` and `end_index` are those of the topic."""
     first_index: int
     end_index: int
@@ -91,7 +91,7 @@ class Searching:
                     raise
                 continue  # the segment was trimmed
             found += scanned.found
-            place, index, read_bytes = scanned.place, scanned.index, read_bytes + size
+            place, index, read_bytes = scanned.place, scanned.next_index, read_bytes + size
         place = _clamp(log, place)
         is_end = place.position > log.last_confirmed
         if is_end or index < 0:
