@@ -34,9 +34,9 @@ const NAVIGATION = [
   ["cluster", "Cluster"],
   ["topics", "Topics"],
   ["schemas", "Schemas"],
-  ["connections", "Connections"],
+  ["connections", "Connections", "superusers"],
   ["archive", "Archive"],
-  ["tenants", "Tenants"],
+  ["tenants", "Tenants", "superusers"],
 ];
 
 const main = document.getElementById("main");
@@ -87,7 +87,7 @@ function unknown() {
 }
 
 function frame() {
-  fill(document.getElementById("nav"), NAVIGATION.map(([section, title]) => el("a", { href: `#/${section}`, "data-section": section }, title)));
+  fill(document.getElementById("nav"), NAVIGATION.filter(([, , whose]) => !whose || !who || who.isSuperuser).map(([section, title]) => el("a", { href: `#/${section}`, "data-section": section }, title)));
   const role = who?.role ? el("span", { class: "role", title: "Logged in as" }, who.role) : null;
   const out = who?.asksWho && credentials.get() ? el("button", { type: "button", onclick: logOut }, "Log out") : null;
   fill(document.getElementById("tools"), goTo(), role, themeButton(), out);

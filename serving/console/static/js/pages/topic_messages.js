@@ -42,7 +42,7 @@ function moment(text) {
 function browser(root, place, query) {
   const state = { from: query.get("from") || "latest", count: query.get("count") || "20", partition: query.get("partition") || "0" };
   for (const name of CONDITIONS) state[name] = query.get(name) ?? "";
-  let where = place, doing = new AbortController(), timer = 0, shown = [], stopped = false, isTailing = false;
+  let where = place, doing = new AbortController(), timer = 0, shown = [], stopped = false, isTailing = false, isSearch = false;
   const status = el("div", { class: "search-status", role: "status" }), list = el("div", { class: "stack" });
   const tail = button("Live", () => (isTailing ? end() : follow()), { "aria-pressed": "false" });
   const older = button("Older", () => turn({ before: shown.at(-1)?.position }, "older"));
@@ -92,6 +92,7 @@ function browser(root, place, query) {
   const ask = async (values, signal) => (await get(`${quirePath(where)}/messages${asQuery({ count: state.count, ...values })}`, { signal })).reverse();
 
   function look() {
+    isSearch = false;
     remember();
     const ms = moment(state.from);
     return attempt(async (signal) => show(await ask(ms === null ? { from: state.from } : { time: ms }, signal)));
@@ -159,6 +160,7 @@ function browser(root, place, query) {
   }
 
   function search(from = begin()) {
+    isSearch = true; // a message that is published meanwhile leaves what was found
     remember();
     return attempt(async (signal) => {
       const tick = progress(signal), found = [];
@@ -222,7 +224,7 @@ function browser(root, place, query) {
 
   start();
   return {
-    refresh: () => !isTailing && look(),
+    refresh: () => !isTailing && !isSearch && look(),
     stop() {
       stopped = true;
       end();
