@@ -90,12 +90,12 @@ def _topics(broker: Broker) -> Sequence[Route]:
         return {"namespace": f"{tenant}/{namespace}", "bundle": bundle, "topicHashPositions": positions}
 
     administer, read = Action.ADMINISTER, Action.LIST_TOPICS
-    of_one = *ONE, SUBSCRIPTION_NAME
+    of_one, named = (*ONE, SUBSCRIPTION_NAME), query("topics", str, "")
     return (
         Route("POST", f"{BUNDLE}/clearBacklog", clear, *ONE, may=administer),
         Route("POST", f"{BUNDLE}/clearBacklog/{{subscription}}", clear, *of_one, may=administer),
         Route("POST", f"{BUNDLE}/unsubscribe/{{subscription}}", unsubscribe, *of_one, may=administer),
-        Route("GET", f"{BUNDLE}/topicHashPositions", hashes, *ONE, query("topics", str, ""), may=read),
+        Route("GET", f"{NAMESPACE}/{{bundle}}/topicHashPositions", hashes, *ONE, named, may=read),
         Route("GET", f"{TOPICS}/{NAME}", topics, *ONE, DOMAIN, may=read),
     )
 
