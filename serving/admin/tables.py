@@ -35,7 +35,7 @@ class NamespaceRow(Struct, rename="camel"):
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    table, of_namespaces = broker.admin.table, broker.admin.namespace_table
+    table, of_namespaces = broker.admin.tables.topics, broker.admin.tables.namespaces
 
     async def listed(request: web.Request) -> list[NamespaceRow]:
         """Return the namespaces whose topics the caller may list."""

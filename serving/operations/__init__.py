@@ -19,6 +19,7 @@ Read in this order:
     publishing          single messages of operators
     messages            the object with these three
     statistics          Pulsar's `stats` and `internalStats`, plans for Spark
+    tables              the two tables of the console
     topic_table         pages of a namespace's topics
     namespace_table     namespaces with sums over their topics; search for topics
     history             rates of the last hours

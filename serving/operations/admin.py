@@ -10,14 +10,13 @@ from quire.serving.operations.deletion import Deletion
 from quire.serving.operations.dynamic_settings import DynamicSettings, broker_settings
 from quire.serving.operations.fan_out import FanOut
 from quire.serving.operations.messages import Messages
-from quire.serving.operations.namespace_table import NamespaceTable
 from quire.serving.operations.partitioned import Partitioned
 from quire.serving.operations.policy_admin import PolicyAdmin, PolicyUpdates
 from quire.serving.operations.statistics import Statistics
 from quire.serving.operations.subscription_admin import SubscriptionAdmin
+from quire.serving.operations.tables import Tables
 from quire.serving.operations.topic_admin import TopicAdmin
 from quire.serving.operations.topic_metrics import TopicMetrics
-from quire.serving.operations.topic_table import TopicTable
 from quire.serving.registry.offloading import Offloading
 from quire.serving.registry.registry import Registry
 from quire.serving.topic.services import Services
@@ -35,8 +34,7 @@ class Admin:
     ) -> None:
         self.topics = TopicAdmin(registry, deletion, fan_out, offloading)
         self.messages = Messages(registry, services, fan_out)
-        self.table = TopicTable(registry, services, fan_out)
-        self.namespace_table = NamespaceTable(registry, services, fan_out)
+        self.tables = Tables(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
         updates = PolicyUpdates(registry, services.tasks)

@@ -16,7 +16,7 @@ import random
 from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, to_builtins
 
@@ -29,13 +29,15 @@ from quire.serving.ownership.peers import reader_of
 from quire.serving.ownership.port import NotOwner
 from quire.serving.registry.registry import Registry
 from quire.serving.schema.registry import Version, to_wire
-from quire.serving.schema.writing import Written, written
 from quire.serving.topic.producers import Stage
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import PersistentTopic
 from quire.wire import topic_name
 from quire.wire.hashing import java_string_hash
 from quire.wire.message import OutgoingMessage, encode_one
+
+if TYPE_CHECKING:
+    from quire.serving.schema.writing import Written
 
 ROOM_S: Final = 10.0
 RECEIPT_S: Final = 15.0
@@ -175,11 +177,11 @@ def _check(message: NewMessage) -> None:
 
 
 def _written(message: NewMessage, schema: Version | None) -> Written | None:
-    return (
-        None
-        if message.value is None
-        else written(message.value, None if schema is None else schema.definition)
-    )
+    from quire.serving.schema.writing import written  # a broker starts before the first message with a schema
+
+    if message.value is None:
+        return None
+    return written(message.value, None if schema is None else schema.definition)
 
 
 async def _called(wait: Callable[[Callable[[], None]], None]) -> None:
