@@ -6,7 +6,8 @@ watchdog, its report (with `member_checks`), HTTP, metrics and traces. `until_si
 it cleanly.
 
 Each process is one function that lists its parts in start order: `broker`, `bookie` (with `bookie_http`), `gateway`,
-`standalone`. The two with a broker share `broker_parts` (the broker, sidecars, `audit_topic`), `object_stores` (the
+`standalone`. The two with a broker share `broker_parts` (the broker, sidecars, `audit_topic`,
+`dynamic_settings`), `object_stores` (the
 archive, write-ahead logs) and `ledger_home` (ledgers, and the evidence in these stores).
 
 `child` starts any of them as a child process, for `quire local`.

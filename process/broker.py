@@ -20,7 +20,8 @@ from quire.ledger.reach import Reach
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import find_cluster
-from quire.process.broker_parts import follow_moves, make_broker, publish_audit, rest_on, start_sidecars
+from quire.process.broker_parts import make_broker, publish_audit, rest_on, start_sidecars
+from quire.process.dynamic_settings import follow_moves
 from quire.process.ledger_home import home_of, start_ledgers
 from quire.process.listeners import EVERYWHERE
 from quire.process.object_stores import begin_with_wal, enter_archive, open_archive, start_wals

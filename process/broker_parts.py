@@ -6,20 +6,18 @@ A standalone process imports this module while its bookie opens its disks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quire.ledger.ledgers import Ledgers
 from quire.process import member_checks
 from quire.process.audit_topic import audit_topic
+from quire.process.dynamic_settings import follow_log
 from quire.process.parts import Process
-from quire.process.settings import LogSettings, ProcessSettings
+from quire.process.settings import LogSettings
 from quire.runtime.installation import pip_install
-from quire.runtime.log import set_level
 from quire.runtime.redaction import without_secrets
 from quire.security.tls import FollowedContext
 from quire.serving.broker import Broker
-from quire.serving.operations.dynamic_settings import SettingsGroup
 from quire.serving.ownership.port import Ownership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
@@ -62,23 +60,8 @@ def make_broker(
         checks["the write-ahead log's store"] = member_checks.write_ahead_log(wal_url)
     broker.admin.member = process.member(broker.metrics, checks)
     broker.admin.metadata_url = without_secrets(process.metadata_url)
-    broker.admin.settings.add(
-        SettingsGroup(process.settings[LogSettings], ("log_level", "log_slow_ms"), _set_log)
-    )
+    follow_log(broker, process.settings[LogSettings])
     return broker
-
-
-async def _set_log(settings: LogSettings) -> None:
-    set_level(settings.log_level, slow_ms=settings.log_slow_ms)
-
-
-def follow_moves(broker: Broker, settings: ProcessSettings, limit: Callable[[int], None]) -> None:
-    """Let operators change the number of bundles that the broker gives away per minute; `limit` sets it."""
-
-    async def apply(changed: Any) -> None:
-        limit(changed.balance_moves_per_minute_max)
-
-    broker.admin.settings.add(SettingsGroup(settings, ("balance_moves_per_minute_max",), apply))
 
 
 def rest_on(process: Process, broker: Broker, node: Storage | WalDirectory) -> None:

@@ -14,13 +14,13 @@ import pytest
 from quire.metadata import paths
 from quire.metadata.records import SettingRecord, encode
 from quire.process.broker import BrokerProcessSettings
-from quire.process.broker_parts import _set_log, follow_moves
+from quire.process.dynamic_settings import follow_log, follow_moves
 from quire.process.settings import LogSettings
 from quire.runtime import slow
 from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.operations.dynamic_settings import OF_BROKERS, SettingsGroup
+from quire.serving.operations.dynamic_settings import OF_BROKERS
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import BrokerHouse
 from tests.serving.ownership.cluster import Brokers
@@ -227,8 +227,7 @@ async def test_the_limit_of_moved_bundles_changes(brokers: Brokers) -> None:
 async def test_other_parts_of_a_process_add_their_settings(broker: Broker, rest: Rest) -> None:
     root, bound = logging.getLogger(), slow.BOUND.s
     level = root.level
-    group = SettingsGroup(LogSettings(), ("log_level", "log_slow_ms"), _set_log)
-    broker.admin.settings.add(group)
+    follow_log(broker, LogSettings())
     try:
         assert await post(rest, "log_level", "debug") == 204
         assert root.level == logging.DEBUG
