@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, to_builtins
 
-from quire.runtime.errors import ConfigurationError, LimitExceeded, OutcomeUnknown, Unavailable
+from quire.runtime.errors import (
+    ConfigurationError,
+    DiskFull,
+    InUse,
+    LimitExceeded,
+    OutcomeUnknown,
+    Unavailable,
+)
 from quire.serving.model.ports import was_unloaded
 from quire.serving.names import TopicName
 from quire.serving.operations.fan_out import FanOut
@@ -29,7 +36,8 @@ from quire.serving.ownership.peers import reader_of
 from quire.serving.ownership.port import NotOwner
 from quire.serving.registry.registry import Registry
 from quire.serving.schema.registry import Version, to_wire
-from quire.serving.topic.producers import Stage
+from quire.serving.topic.lifecycle.quota import BacklogExceeded, BacklogHeld
+from quire.serving.topic.producers import EncryptionRequired, ProducerBusy, ProducerFenced, Stage
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import PersistentTopic
 from quire.wire import topic_name
@@ -75,8 +83,8 @@ class Publishing:
     async def publish(self, name: TopicName, message: NewMessage, address: str = "") -> Published:
         """Publish a message and return its position. `address` is the caller's, for the list of producers.
 
-        Raises `NotFound`, `NotOwner`, `ConfigurationError` for an unsuitable message or topic, the errors of
-        `Topic.admit`, `Unavailable` if the message was not stored, and `OutcomeUnknown`.
+        Raises `NotFound`, `NotOwner`, `ConfigurationError` for an unsuitable message or topic, `InUse` if the topic
+        admits no such producer, `Unavailable` if the message was not stored, and `OutcomeUnknown`.
         """
         _check(message)
         count = await self._fan_out.partitions(name)
@@ -112,7 +120,7 @@ class Publishing:
         value = await self._services.helpers.run(partial(_written, message, schema))
         sender = Sender(self._services.clock.now_ms(), address)
         entry = self._entry(topic, sender, message, value, schema)
-        await topic.admit(sender)
+        await _admit(topic, sender)
         try:
             await self._wait_for_room(topic, sender)
             position = await sender.send(topic, entry, RECEIPT_S)
@@ -167,6 +175,16 @@ class Publishing:
             ) from None
         if topic.is_closed or sender.admission.stage is not Stage.INSIDE:
             raise was_unloaded(topic.name)
+
+
+async def _admit(topic: PersistentTopic, sender: Sender) -> None:
+    """Admit the sender. Raises the errors of `Topic.admit` as those that REST knows."""
+    try:
+        await topic.admit(sender)
+    except (ProducerBusy, ProducerFenced, EncryptionRequired) as error:
+        raise InUse(str(error)) from error
+    except (BacklogHeld, BacklogExceeded, DiskFull) as error:
+        raise Unavailable(str(error)) from error
 
 
 def _check(message: NewMessage) -> None:

@@ -7,7 +7,7 @@ import secrets
 from typing import Final
 
 from quire.runtime.clock import iso_time
-from quire.runtime.errors import OutcomeUnknown, QuireError
+from quire.runtime.errors import OutcomeUnknown, QuireError, Unavailable
 from quire.serving.model.statistics import PublisherStats
 from quire.serving.topic.producers import Admission
 from quire.serving.topic.runs import PublishRun
@@ -31,7 +31,10 @@ class Sender:
         self._address = address
 
     async def send(self, topic: PersistentTopic, entry: bytes, timeout_s: float) -> str:
-        """Publish an entry, and return its position once it is durable. Raises `OutcomeUnknown`."""
+        """Publish an entry, and return its position once it is durable.
+
+        Raises `Unavailable` if the topic refuses it, `OutcomeUnknown`.
+        """
         if (limiter := topic.applied.publish_limiter) is not None:
             limiter.passed(1, len(entry))
         topic.publish(self, PublishRun.of(0, [_HEAD], [entry]))
@@ -46,10 +49,14 @@ class Sender:
     # -- ProducerPort, called by the topic -------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
+        if self._answer.done():
+            return
         command = pb.BaseCommand.FromString(bytes(data[8:]))
-        if not self._answer.done():
-            found = command.send_receipt.message_id
-            self._answer.set_result(f"{found.ledgerId}:{found.entryId}")
+        if command.type == pb.BaseCommand.SEND_ERROR:
+            self._answer.set_exception(Unavailable(f"the message was refused: {command.send_error.message}"))
+            return
+        found = command.send_receipt.message_id
+        self._answer.set_result(f"{found.ledgerId}:{found.entryId}")
 
     def ready(self, last_sequence_id: int) -> None:
         """Ignore it: a producer with shared access never waits for it."""

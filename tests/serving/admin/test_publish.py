@@ -15,7 +15,10 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.schema import avro_writing
 from quire.serving.schema.avro_values import read
+from quire.serving.topic.lifecycle.quota import BacklogExceeded
 from quire.wire import avro
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.commands import send_error
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.serving.security import security, token
@@ -207,6 +210,45 @@ async def test_a_message_that_is_not_durable_is_not_answered(
     monkeypatch.setattr(type(publisher), "publish", lambda _, producer, run: lost(producer, run))
     answer = await rest.post(MESSAGES, {"value": "x"})
     assert answer.status == 503 and "may or may not be stored" in answer.body["reason"]
+
+
+async def test_a_topic_with_one_exclusive_producer_takes_no_other_message(
+    rest: Rest, client: pulsar.Client
+) -> None:
+    mode = pulsar.ProducerAccessMode.Exclusive
+    producer = await in_thread(lambda: client.create_producer("orders", access_mode=mode))
+    answer = await rest.post(MESSAGES, {"value": "x"})
+    assert answer.status == 412 and "exclusive" in answer.body["reason"].lower()
+    await in_thread(producer.close)
+    assert (await rest.post(MESSAGES, {"value": "x"})).status == 200
+
+
+async def test_a_full_backlog_is_said(rest: Rest, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rest.put(TOPIC, {})
+    topic = await broker.registry.open_persistent(TopicName.parse("orders"))
+    monkeypatch.setattr(type(topic), "enforce_quotas", lambda _: None)
+    topic.round_state.refusal = BacklogExceeded, "its backlog is too large"
+    answer = await rest.post(MESSAGES, {"value": "x"})
+    assert answer.status == 503 and "its backlog is too large" in answer.body["reason"]
+
+
+async def test_where_messages_must_be_encrypted_none_is_stored(rest: Rest) -> None:
+    await rest.put(TOPIC, {})
+    assert (await rest.post("/admin/v2/namespaces/public/default/encryptionRequired", True)).status == 204
+    answer = await rest.post(MESSAGES, {"value": "x"})
+    assert answer.status == 412 and "Encryption is required" in answer.body["reason"]
+    assert (await rest.get(MESSAGES)).body == []
+
+
+async def test_a_message_that_its_topic_refuses_has_no_position(
+    rest: Rest, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.put(TOPIC, {})
+    topic = await broker.registry.open_persistent(TopicName.parse("orders"))
+    refusal = send_error(0, 0, pb.ChecksumError, "its checksum is wrong")
+    monkeypatch.setattr(type(topic), "publish", lambda _, producer, run: producer.write(refusal))
+    answer = await rest.post(MESSAGES, {"value": "x"})
+    assert answer.status == 503 and "its checksum is wrong" in answer.body["reason"]
 
 
 async def test_another_sites_page_publishes_nothing(rest: Rest) -> None:
