@@ -7,6 +7,7 @@ chooses a context of `quire login`, which has defaults for all of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
@@ -68,19 +69,38 @@ def take_connection(words: dict[str, Any]) -> tuple[ClientTls, Credentials]:
     """Remove the values of the options from a command's parameters, and return what they mean."""
     files = {name: words.pop(f"tls_{name}", None) or "" for name in _TLS}
     given = {name: words.pop(f"present_{name}", None) or "" for name in _CREDENTIALS}
-    return ClientTls(**files), _presented(given, words)
+    return _tls(files, words), _presented(given, words)
+
+
+def _tls(given: Mapping[str, str], words: Mapping[str, Any]) -> ClientTls:
+    """Return the files of the options, else of the environment or the context.
+
+    A client certificate of a context is presented only to the context's addresses. With `--context`, the one of the
+    environment is not presented to them.
+    """
+    own, known = _is_own(words), profile.load()
+    found = {}
+    for name, (flag, _) in _TLS.items():
+        of_context = known.get(_key(flag), "") if own or name == "authority" else ""
+        of_environment = os.environ.get(_variable(flag), "")
+        if profile.is_named() and own:
+            other = of_context or (of_environment if name == "authority" else "")
+        else:
+            other = of_environment or of_context
+        found[name] = given[name] or other
+    return ClientTls(**found)
+
+
+def _key(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _variable(flag: str) -> str:
+    return f"QUIRE_{_key(flag).upper()}"
 
 
 def _tls_option(name: str, flag: str, prose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    variable = f"QUIRE_{flag.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(
-        flag,
-        f"tls_{name}",
-        default=lambda: profile.default(variable, flag[2:].replace("-", "_")),
-        show_default=False,
-        metavar="FILE",
-        help=f"{prose} (environment: {variable})",
-    )
+    return click.option(flag, f"tls_{name}", metavar="FILE", help=f"{prose} (environment: {_variable(flag)})")
 
 
 def _presented(given: Mapping[str, str], words: Mapping[str, Any]) -> Credentials:
@@ -89,16 +109,22 @@ def _presented(given: Mapping[str, str], words: Mapping[str, Any]) -> Credential
     A context that `--context` names comes before the environment.
     """
     mine = _of_context(words)
-    if mine != NOBODY and profile.is_named() and not any(given.values()):
+    if profile.is_named() and _is_own(words) and not any(given.values()):
         return mine
     found = given_or_of_environment(given)
     return mine if found == NOBODY else found
 
 
-def _of_context(words: Mapping[str, Any]) -> Credentials:
-    """Return the credentials of the context, if the command's addresses are its own."""
+def _is_own(words: Mapping[str, Any]) -> bool:
+    """Return whether the command's addresses are those of the context."""
     known = profile.load()
     asked = {words[name] for name in profile.URLS if words.get(name)}
-    if not asked <= {known.get(name) for name in profile.URLS}:
+    return asked <= {known.get(name) for name in profile.URLS}
+
+
+def _of_context(words: Mapping[str, Any]) -> Credentials:
+    """Return the credentials of the context, if the command's addresses are its own."""
+    if not _is_own(words):
         return NOBODY
+    known = profile.load()
     return Credentials(**{name: known[name] for name in OPTIONS if name in known})

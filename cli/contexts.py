@@ -20,7 +20,7 @@ def command() -> None:
 
     \b
     Examples:
-      quire login --context prod --admin-url https://quire.example:8443 --token-file prod.token
+      quire login --context prod --admin-url https://quire.example:8443 --service-url pulsar+ssl://quire.example:6651
       quire --context prod topics list
       quire contexts list
       quire contexts use prod

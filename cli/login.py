@@ -21,14 +21,14 @@ TIMEOUT_S = 10.0
 @click.command("login")
 @click.option(
     "--admin-url",
-    default=lambda: os.environ.get("QUIRE_ADMIN_URL") or DEFAULT_URL,
+    default=lambda: profile.default("QUIRE_ADMIN_URL", "admin_url"),
     show_default=False,
     metavar="URL",
     help=f"HTTP address of a broker (environment: QUIRE_ADMIN_URL).  [{DEFAULT_URL}]",
 )
 @click.option(
     "--service-url",
-    default=lambda: os.environ.get("QUIRE_SERVICE_URL") or SERVICE_URL,
+    default=lambda: profile.default("QUIRE_SERVICE_URL", "service_url"),
     show_default=False,
     metavar="URL",
     help=f"Address of the brokers (environment: QUIRE_SERVICE_URL).  [{SERVICE_URL}]",
@@ -36,17 +36,24 @@ TIMEOUT_S = 10.0
 @click.option("--forget", is_flag=True, help="Delete the stored addresses and paths.")
 @profile.new_context_option
 @login_options
-def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, credentials: Credentials) -> None:
+def command(
+    admin_url: str | None,
+    service_url: str | None,
+    forget: bool,
+    tls: ClientTls,
+    credentials: Credentials,
+) -> None:
     """Verify credentials at a broker, and use them as the default for later commands.
 
     Remembered are the two addresses and the names of files, in ~/.config/quire/profile.toml; no token and no password.
-    With --context, several clusters are remembered, each under its name; `quire contexts` lists them.
+    With --context, several clusters are remembered, each under its name; `quire contexts` lists them. A later login of
+    the same name keeps the addresses that are not given.
 
     \b
     Examples:
       quire login --admin-url https://quire.example:8443 --service-url pulsar+ssl://quire.example:6651 \\
                   --tls-trust-certs authority.pem --token-file app.token
-      quire login --context prod --admin-url https://quire.example:8443 --token-file prod.token
+      quire login --context prod --admin-url https://quire.example:8443 --service-url pulsar+ssl://quire.example:6651
       quire login --forget
     """
     if forget:
@@ -56,6 +63,7 @@ def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, cred
         raise ConfigurationError(
             "login does not save a token from QUIRE_TOKEN: write it to a file, and pass --token-file"
         )
+    admin_url, service_url = _both(admin_url, service_url)
     Admin(admin_url, TIMEOUT_S, tls=tls, credentials=credentials).get("/admin/v2/clusters")
     files = {
         "token_file": credentials.token_file,
@@ -67,6 +75,19 @@ def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, cred
     found = {name: os.path.abspath(file) for name, file in files.items() if file}
     profile.save({"admin_url": admin_url, "service_url": service_url, "user": credentials.user, **found})
     done(f"logged in at {admin_url}; {_remembered()}").say(False)
+
+
+def _both(admin_url: str | None, service_url: str | None) -> tuple[str, str]:
+    """Return the addresses, by default those of this machine. Raises `ConfigurationError` if only one is given.
+
+    Otherwise the credentials of one cluster would be sent to a server on this machine.
+    """
+    if admin_url and service_url:
+        return admin_url, service_url
+    if admin_url or service_url:
+        missing = "--service-url" if admin_url else "--admin-url"
+        raise ConfigurationError(f"give {missing}, too: both addresses of the cluster are stored")
+    return DEFAULT_URL, SERVICE_URL
 
 
 def _remembered() -> str:

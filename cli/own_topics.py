@@ -28,7 +28,7 @@ _OWNER_S: Final = 30.0
 
 admin_url_option = click.option(
     "--admin-url",
-    default=lambda: os.environ.get("QUIRE_ADMIN_URL"),
+    default=lambda: None if profile.is_named() else os.environ.get("QUIRE_ADMIN_URL"),
     show_default=False,
     metavar="URL",
     help="HTTP address of a broker, to create partitions and delete the topics (environment: QUIRE_ADMIN_URL).  "

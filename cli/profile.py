@@ -93,7 +93,7 @@ new_context_option = click.option(
     expose_value=False,
     callback=_choose_maybe_new,
     shell_complete=complete,
-    help=f"Name to store the addresses under (environment: {VARIABLE}); by default the current context's.",
+    help=f"Name to store the addresses under (environment: {VARIABLE}); by default {DEFAULT}.",
 )
 
 
@@ -108,8 +108,12 @@ def is_named() -> bool:
 
 
 def chosen() -> str:
-    """Return the name of the context of this command. Raises `ConfigurationError` if the file is malformed."""
-    return _meta().get(_NAMED) or os.environ.get(VARIABLE) or read().current
+    """Return the name of the context of this command. Raises `ConfigurationError` if the file is malformed.
+
+    A login without a name is for the context `default`, whichever is current, so that it overwrites no other.
+    """
+    named = _meta().get(_NAMED) or os.environ.get(VARIABLE)
+    return named or (DEFAULT if _MAY_BE_NEW in _meta() else read().current)
 
 
 def load() -> Mapping[str, str]:
@@ -207,10 +211,16 @@ def remove(name: str) -> bool:
 
 
 def forget() -> bool:
-    """Delete this command's context; return whether it existed."""
+    """Delete this command's context; return whether it existed.
+
+    Raises `ConfigurationError` if a context other than `default` does not exist.
+    """
+    name = chosen()
     try:
-        remove(chosen())
-    except NotFound:
+        remove(name)
+    except NotFound as error:
+        if name != DEFAULT:
+            raise ConfigurationError(str(error)) from None
         return False
     return True
 
@@ -237,4 +247,9 @@ def _write(contexts: Contexts) -> None:
 
 
 def _lines(settings: Mapping[str, str]) -> list[str]:
-    return [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+    return [f"{name} = {_quoted(value)}\n" for name, value in settings.items()]
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string, which has JSON's escapes except those of surrogates."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

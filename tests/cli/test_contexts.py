@@ -9,9 +9,10 @@ import click
 import pytest
 
 from quire.cli import profile
-from quire.cli.connection_options import _presented
+from quire.cli.connection_options import _presented, take_connection
 from quire.cli.output import NOT_FOUND, TRY_AGAIN, WRONG_USE
 from quire.runtime.credentials import NOBODY, Credentials
+from quire.runtime.tls import ClientTls
 from tests.cli.recording import Recording, recording
 from tests.cli.running import quire
 
@@ -108,7 +109,9 @@ def test_a_wrong_name_is_wrong_use_with_the_nearest_one(broker: Recording) -> No
         ran = quire(*words)
         assert (ran.code, ran.out) == (WRONG_USE, "")
         assert ran.err == "quire: there is no context 'prdo': did you mean 'prod'?\n"
-    strange = quire("login", "--context", "a b", "--admin-url", broker.url)
+    strange = quire(
+        "login", "--context", "a b", "--admin-url", broker.url, "--service-url", "pulsar://prod:6650"
+    )
     assert strange.code == WRONG_USE and "letters" in strange.err
     assert [row["context"] for row in quire("contexts", "list", "--json").json] == ["prod"]
 
@@ -120,6 +123,55 @@ def test_a_login_uses_the_addresses_of_the_environment(
     monkeypatch.setenv("QUIRE_SERVICE_URL", "pulsar://there:6650")
     assert quire("login").code == 0
     assert profile.load() == {"admin_url": broker.url, "service_url": "pulsar://there:6650"}
+
+
+def test_one_address_alone_is_refused_and_a_later_login_keeps_both(broker: Recording, tmp_path: Path) -> None:
+    alone = quire("login", "--context", "prod", "--admin-url", broker.url)
+    assert alone.code == WRONG_USE and "give --service-url, too" in alone.err
+    assert not profile.place().exists() and broker.asked == []
+    log_in(broker, "--context", "prod")
+    (tmp_path / "new.token").write_text("secret")
+    assert quire("login", "--context", "prod", "--token-file", str(tmp_path / "new.token")).code == 0
+    (row,) = quire("contexts", "list", "--json").json
+    assert (row["admin_url"], row["service_url"]) == (broker.url, "pulsar://prod:6650")
+    assert row["token_file"].endswith("new.token")
+
+
+def test_a_login_without_a_name_leaves_the_current_context_alone(broker: Recording) -> None:
+    log_in(broker, "--context", "prod")
+    quire("contexts", "use", "prod")
+    log_in(broker)
+    assert [row["context"] for row in quire("contexts", "list", "--json").json] == ["default", "prod"]
+    assert quire("login", "--forget").out == "forgotten\n"
+    assert quire("login", "--forget").out == "there was nothing to forget\n"
+    wrong = quire("login", "--forget", "--context", "prdo")
+    assert wrong.code == WRONG_USE and "did you mean 'prod'?" in wrong.err
+    assert [row["context"] for row in quire("contexts", "list", "--json").json] == ["prod"]
+
+
+def test_any_path_can_be_remembered(broker: Recording, tmp_path: Path) -> None:
+    folder = tmp_path / "a \U0001f511 \x7f"
+    folder.mkdir()
+    (folder / "token").write_text("secret")
+    log_in(broker, "--token-file", str(folder / "token"))
+    assert profile.load()["token_file"] == str(folder / "token")
+
+
+def test_certificates_of_a_context_go_only_to_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"tls_certificate": "/test/c", "tls_key": "/test/k", "tls_trust_certs": "/test/a"}
+    test = {"admin_url": "http://test", **files}
+    profile._write(profile.Contexts({"prod": {"admin_url": "http://prod"}, "test": test}, "test"))
+    own, other = {"admin_url": "http://test"}, {"admin_url": "http://other"}
+    assert take_connection(dict(own))[0] == ClientTls("/test/a", "/test/c", "/test/k")
+    assert take_connection(dict(other))[0] == ClientTls("/test/a", "", "")
+    assert take_connection(other | {"tls_certificate": "/c"})[0].certificate == "/c"
+    monkeypatch.setenv("QUIRE_TLS_CERTIFICATE", "/env/c")
+    monkeypatch.setenv("QUIRE_TOKEN", "x")
+    assert take_connection(dict(own))[0].certificate == "/env/c"
+    with click.Context(click.Command("any", params=[])) as context:
+        profile._choose(context, click.Option(["--context"]), "prod")
+        tls, credentials = take_connection({"admin_url": "http://prod"})
+        assert (tls.certificate, credentials) == ("", NOBODY)
 
 
 def test_credentials_of_a_context_go_only_to_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
