@@ -120,10 +120,14 @@ def place_path(where: str) -> str:
     return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}"
 
 
-def topic_path(topic: str, subscription: str = "") -> str:
+def topic_path(topic: str, subscription: str | None = None) -> str:
     """Return the REST path of a topic, or of its subscription. Raises `ConfigurationError`."""
-    beyond = f"/subscription/{topic_name.escaped_subscription(subscription)}" if subscription else ""
-    return f"/admin/v2/{topic_name.path(topic)}{beyond}"
+    path = f"/admin/v2/{topic_name.path(topic)}"
+    if subscription is None:
+        return path
+    if not subscription:
+        raise ConfigurationError("the name of the subscription is empty")
+    return f"{path}/subscription/{topic_name.escaped_subscription(subscription)}"
 
 
 def partitions_of(admin: Admin, topic: str) -> int:

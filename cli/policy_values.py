@@ -171,11 +171,20 @@ def _parsed(policy: PolicyJson, words: Sequence[str]) -> Any:
         return _json(words[0])
     single = single_of(policy)
     if single is None:
-        return _object(fields_of(policy), words)
+        found = _object(fields_of(policy), words)
+        _check_whole(policy, found)
+        return found
     if isinstance(single.kind, kinds.DictType):
         item = _scalar(single.kind.value_type)
         return {key: item.parse(text) for key, text in map(_pair, words)}
     return single.parse((", " if isinstance(single.kind, kinds.ListType) else " ").join(words))
+
+
+def _check_whole(policy: PolicyJson, found: Mapping[str, Any]) -> None:
+    """Check that no field is missing whose absence would mean 0. Raises `ConfigurationError`."""
+    missing = [one.key for one in fields_of(policy) if one.is_shown and one.word not in found]
+    if missing and getattr(policy.shape, "is_whole", False):
+        raise ConfigurationError(f"give {' and '.join(missing)}, too: a missing field would count as 0")
 
 
 def _object(fields: Sequence[Field], words: Sequence[str]) -> dict[str, Any]:

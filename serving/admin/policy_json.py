@@ -58,6 +58,7 @@ class Retention(Shape, frozen=True):
     """Retention needs retentionTimeInMinutes and retentionSizeInMB: -1 (unlimited), 0 (none) or a number."""
 
     record = RetentionPolicy
+    is_whole = True
     retention_ms: Annotated[int, Meta(ge=-1, le=SECONDS_MAX), Unit(MINUTE_MS)] = field(
         name="retentionTimeInMinutes", default=0
     )

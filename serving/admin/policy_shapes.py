@@ -94,6 +94,8 @@ class Shape(Struct, frozen=True, kw_only=True):
     record: ClassVar[type[Record]]
     needs: ClassVar[frozenset[str]] = frozenset()
     unlimited: ClassVar[int] = -1
+    is_whole: ClassVar[bool] = False
+    """True if a command must give every field, because a missing one means 0 and would delete data."""
 
     @classmethod
     def units(cls) -> dict[str, int]:

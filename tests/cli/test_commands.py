@@ -384,3 +384,14 @@ def test_the_openapi_document_is_printed_as_json_in_both_forms() -> None:
     document = json.loads(shown.out)
     assert document == printed.json
     assert "/admin/v2/tenants" in document["paths"]
+
+
+@pytest.mark.parametrize("verb", ["create", "delete", "skip", "peek", "seek"])
+def test_an_empty_name_of_a_subscription_is_not_the_topic(server: Server, verb: str) -> None:
+    """The path of a subscription without its name is the path of the topic, which `delete` would delete."""
+    url = ("--admin-url", server.http_url)
+    assert quire("topics", "create", f"kept-{verb}", *url).code == 0
+    more = {"delete": ["--force"], "seek": ["--to", "earliest"], "create": ["--create-topic"]}.get(verb, [])
+    ran = quire("subscriptions", verb, f"kept-{verb}", "", *more, *url)
+    assert ran.code == WRONG_USE and "the name of the subscription is empty" in ran.err, ran
+    assert quire("topics", "stats", f"kept-{verb}", *url).code == 0
