@@ -26,16 +26,17 @@ from quire.cli.bench_options import (
     topic_options,
 )
 from quire.cli.client_command import INTERRUPTED, connected, run, until_interrupted
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, NotFound
 
 if TYPE_CHECKING:
+    from quire.client import Client
     from quire.perf.fleet import Fleet, Measured
 
 QUIET_S: Final = 10.0
 """Seconds without an arrival after which a message that was published counts as not consumed."""
 
-IDLE_S: Final = 2.0
-"""Seconds without an arrival after which `consume` ends if no number and no time was given."""
+IDLE_S: Final = 5.0
+"""Seconds without a further arrival after which `consume` ends if no number and no time was given."""
 
 LOOK_S: Final = 0.1
 
@@ -201,7 +202,7 @@ def _measure(what: str, plan: Plan, work: Callable[[list[str]], Coroutine[Any, A
     try:
         topics.create_partitioned()
         measured, interrupted = run(work(names))
-        has_ended = True
+        has_ended = not interrupted
     finally:
         if not (plan.keep or plan.is_given):
             kept = topics.delete(may_be_missing=not has_ended)
@@ -211,9 +212,20 @@ def _measure(what: str, plan: Plan, work: Callable[[list[str]], Coroutine[Any, A
 
 
 async def _contact(plan: Plan) -> None:
-    """Connect once, so that a wrong address is reported before processes are started."""
-    async with connected(plan.client()):
-        pass
+    """Connect once, so that a wrong address or topic is reported before processes are started.
+
+    Raises `NotFound` for a given topic that does not exist, which a producer would create.
+    """
+    async with connected(plan.client()) as client:
+        for name in plan.given_topics:
+            await _check_exists(client, name)
+
+
+async def _check_exists(client: Client, name: str) -> None:
+    try:
+        await client.partitions(name, create=False)
+    except NotFound:
+        raise NotFound(f"topic {name} does not exist; create it with `quire topics create`") from None
 
 
 async def _run(plan: Plan, jobs: list[Any], body: Body) -> Outcome:
@@ -278,7 +290,8 @@ async def _until_arrived(fleet: Fleet, count: Callable[[], int], quiet_s: float,
             now, arrived = loop.time(), fleet.measured.tallies["consume"].all_messages
             if arrived != seen:
                 seen, last = arrived, now
-            if arrived >= count() or now - last > quiet_s or now - begin >= duration_s:
+            quiet_max_s = quiet_s if arrived else QUIET_S
+            if arrived >= count() or now - last > quiet_max_s or now - begin >= duration_s:
                 return
             await asyncio.wait([watching], timeout=LOOK_S)
         watching.result()

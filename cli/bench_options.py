@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import click
 
+from quire.cli import moments
 from quire.cli.client_command import client_options, open_client
 from quire.cli.noun import json_option
 from quire.cli.own_topics import OwnTopics, admin_url_option
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.runtime.settings import format_size, load, parse_duration_ms, parse_size
+from quire.runtime.settings import format_size, load, parse_size
 
 if TYPE_CHECKING:
     from quire.client import Client, ProducerSettings
@@ -297,6 +299,8 @@ def plan_of(given: Mapping[str, Any], *, duration: str = "", has_stamp: bool = F
     )
     settings = {name: given.get(name) for name in flags}
     settings["batching"] = False if given["no_batching"] else None
+    if not isfinite(given.get("rate") or 0.0):
+        raise ConfigurationError("--rate must be a number of messages/s")
     messages, duration_ms = _limits(given, duration)
     producers, consumers = _ends(given)
     return Plan(
@@ -330,17 +334,14 @@ def _limits(given: Mapping[str, Any], default: str) -> tuple[int, int]:
         raise ConfigurationError("give either --messages or --duration")
     if messages:
         return messages, 0
-    duration_ms = parse_duration_ms(duration or default or "0s")
+    duration_ms = moments.duration_ms(duration or default or "0s")
     if duration and duration_ms <= 0:
         raise ConfigurationError("--duration must be more than 0, such as 30s")
     return 0, duration_ms
 
 
 def _time_ms(given: Mapping[str, Any], name: str) -> int:
-    found = parse_duration_ms(given.get(name, "0s"))
-    if found < 0:
-        raise ConfigurationError(f"--{name.replace('_', '-')} must not be negative")
-    return found
+    return moments.duration_ms(given.get(name, "0s"))
 
 
 def _size(text: str, has_stamp: bool) -> int:

@@ -177,9 +177,10 @@ def _notes(what: str, plan: Plan, measured: Measured, kept: Sequence[str]) -> It
     busy = [number for number, share in measured.cores.items() if share >= BUSY_CORE]
     if busy:
         most = max(measured.cores.values())
+        more = "" if what == "latency" else f"; add --processes {2 * plan.processes}"
         yield (
             f"{len(busy)} of {len(measured.cores)} client processes used up to {most:.2f} of a core, so the client "
-            f"may be the limit; add --processes {2 * plan.processes}."
+            f"may be the limit{more}."
         )
     if kept and not plan.is_given:
         yield f"The topics are kept: {', '.join(kept)}"
@@ -196,9 +197,13 @@ def _failure(found: dict[str, Tally]) -> QuireError | None:
 
 
 def _missing(what: str, plan: Plan, found: dict[str, Tally]) -> QuireError | None:
-    """Return the error of an end-to-end run in which published messages did not arrive."""
-    if what != "end-to-end":
+    """Return the error of a run in which published messages did not arrive."""
+    if what == "end-to-end":
+        published = found["publish"].messages if "publish" in found else 0
+    elif what == "consume" and not plan.is_given and not plan.duration_s and not plan.warm_up_s:
+        published = plan.messages
+    else:
         return None
-    expected = found["publish"].messages * plan.subscriptions if "publish" in found else 0
+    expected = published * plan.subscriptions
     missing = expected - (found["consume"].messages if "consume" in found else 0)
     return QuireError(f"{missing:,} of {expected:,} messages did not arrive") if missing > 0 else None

@@ -1,7 +1,7 @@
 """Tally of messages: their number, bytes and latencies, in a worker since its last report, or in all workers.
 
-A worker sends what happened since its last report, and the parent adds it up. So the report of an interrupted run, or
-of one whose worker failed, has all that was measured before.
+A worker sends what happened since its last report, and the parent adds it up. So the report of an interrupted run has
+all that was measured before.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def connection(server: Server) -> Sequence[str]:
 def topics(server: Server) -> list[str]:
     """The topics that benchmarks left."""
     found = quire("topics", "list", "--admin-url", server.http_url, "--json").json
-    return [name for name in found if "quire-bench" in name]
+    return [row["topic"] for row in found if "quire-bench" in row["topic"]]
 
 
 def assert_is_whole(section: dict[str, Any], messages: int, size: int = 100) -> None:
@@ -79,13 +79,16 @@ def test_consume_reads_a_backlog_that_it_publishes(server: Server) -> None:
 
 
 def test_topics_that_are_given_are_kept_and_get_no_subscription(server: Server) -> None:
+    assert quire("topics", "create", "mine", "--admin-url", server.http_url).code == 0
     published = bench(server, "produce", "mine", "--messages", "500", *SMALL)
     assert_is_whole(published.json["publish"], 500)
     assert_is_whole(bench(server, "consume", "mine", *SMALL).json["consume"], 500)
     stats = quire("topics", "stats", "mine", "--json", "--admin-url", server.http_url).json
     assert stats["msgInCounter"] == 500 and stats["subscriptions"] == {}
-    missing = bench(server, "consume", "not-there", *SMALL)
-    assert missing.code == 3 and missing.err.count("\n") == 1 and "not-there" in missing.err
+    for what in ("consume", "produce"):
+        missing = bench(server, what, "not-there", *SMALL)
+        assert missing.code == 3 and missing.err.count("\n") == 1 and "not-there" in missing.err
+    assert quire("topics", "stats", "not-there", "--admin-url", server.http_url).code == 3
 
 
 def test_latency_of_one_message_at_a_time(server: Server) -> None:
@@ -106,7 +109,16 @@ def test_topics_are_opened_and_kept_if_asked(server: Server) -> None:
 
 def test_ctrl_c_ends_with_the_report_of_what_was_done(server: Server) -> None:
     terminal = Terminal(
-        "bench", "produce", "--duration", "1h", "--json", "--warm-up", "0s", *connection(server)
+        "bench",
+        "produce",
+        "--duration",
+        "1h",
+        "--json",
+        "--warm-up",
+        "0s",
+        "--rate",
+        "500",
+        *connection(server),
     )
     terminal.read_until(r"published [1-9][\d,]*/s, p99 [\d.]+ ms")
     terminal.process.send_signal(signal.SIGINT)
@@ -142,7 +154,7 @@ def test_rows_of_the_histogram_begin_at_the_first_latency() -> None:
         (["end-to-end", "--service-url", "tcp://x"], 2, "is not a service URL"),
         (["produce", "--messages", "1", "--duration", "1s"], 2, "either --messages or --duration"),
         (["produce", "--duration", "0s"], 2, "--duration must be more than 0"),
-        (["produce", "--warm-up", "-1s"], 2, "--warm-up must not be negative"),
+        (["produce", "--warm-up", "-1s"], 2, "'-1s' is not a duration"),
         (["produce", "--size", "6MiB"], 2, "--size must be from 0 B to 5MiB, not 6MiB"),
         (["latency", "--size", "11B"], 2, "--size must be from 12 B"),
         (["produce", "--size", "many"], 2, "a size such as 64MiB"),
