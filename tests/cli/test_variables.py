@@ -14,16 +14,21 @@ from tests.cli.running import quire
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests", "bench", "deploy", "docs", ".ci", ".github")
+TEXTS = {"", *".conf .Dockerfile .go .java .json .md .py .service .sh .toml .tpl .yaml .yml".split()}
 EXAMPLES = {"QUIRE_WAIT_MS", "QUIRE_ROOM_BYTES", "QUIRE_NAME"}
 """Names in examples of how a setting's variable is called, which no process has."""
 
 
 def test_every_variable_that_this_repository_uses_is_known() -> None:
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.is_file()]
-    files += [*ROOT.glob("*.md"), *ROOT.glob("*.yml"), ROOT / "Makefile"]
+    files += [*ROOT.glob("*.md"), *ROOT.glob("docker-compose*.yml"), ROOT / "Makefile"]
     found: set[str] = set()
     for file in files:
-        if file.suffix not in (".pyc", ".png", ".bin") and file != Path(__file__):
+        if (
+            not {"__pycache__", "target"} & set(file.parts)
+            and file.suffix in TEXTS
+            and file != Path(__file__)
+        ):
             found |= set(re.findall(r"(?<!_)\bQUIRE_[A-Z0-9_]+\b", file.read_text(errors="ignore")))
     assert {"QUIRE_METADATA", "QUIRE_CHAOS_SEED", "QUIRE_JAVA_IMAGE"} <= found
     refuse_unknown_variables(environment=dict.fromkeys(found - EXAMPLES, ""))
@@ -39,6 +44,9 @@ def test_every_variable_that_this_repository_uses_is_known() -> None:
         "local",
         "zookeeper",
         "config show",
+        "rescue metadata --metadata sqlite:///m.db",
+        "wal list --metadata sqlite:///m.db --wal file:///w",
+        "stores list --metadata sqlite:///m.db",
         "topics list",
         "check",
     ],

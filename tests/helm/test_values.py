@@ -68,7 +68,7 @@ def check(values: dict[str, Any]) -> None:
 
 def test_the_values_and_the_pages_commands_are_valid() -> None:
     check(VALUES)
-    check(VALUES | {"global": {"of": "a parent chart"}})
+    check(VALUES | {"global": {"of": "a parent chart"}, "enabled": True})
     for word in pages_words():
         check(with_set(word))
     ensemble = with_set(*pages_words())["metadata"]
@@ -104,7 +104,9 @@ def test_every_value_of_the_chart_has_a_type() -> None:
         if "$ref" in schema:
             schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
         if isinstance(values, dict) and "properties" in schema:
-            known = set(schema["properties"]) - {"global"}
+            known = set(schema["properties"])
+            if where == "values":
+                known -= {"global", "enabled"}  # of a parent chart
             assert set(values) == known or where.endswith("resources"), where
             for name, value in values.items():
                 names(schema["properties"][name], value, f"{where}.{name}")

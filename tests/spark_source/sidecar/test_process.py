@@ -359,7 +359,7 @@ async def test_without_pyarrow_it_says_what_to_do(
     monkeypatch.setattr(parts_module, "is_possible", lambda: False)
     settings = LoadedSettings((Loaded(BrokerSettings(), {}),))
     broker: Any = SimpleNamespace(offloading=SimpleNamespace())
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         async with Process("broker", settings, BrokerProcessSettings()) as process:
             await start_sidecars(process, broker, f"file://{tmp_path}")
             assert process.metrics == [process.watchdog.metrics]
