@@ -31,7 +31,7 @@ from quire.runtime.errors import (
 from quire.serving.model.ports import was_unloaded
 from quire.serving.names import TopicName
 from quire.serving.operations.fan_out import FanOut
-from quire.serving.operations.sender import Sender
+from quire.serving.operations.sender import Sender, SenderNames
 from quire.serving.ownership.peers import reader_of
 from quire.serving.ownership.port import NotOwner
 from quire.serving.registry.registry import Registry
@@ -79,6 +79,7 @@ class Publishing:
         self._registry = registry
         self._services = services
         self._fan_out = fan_out
+        self._names = SenderNames()
 
     async def publish(self, name: TopicName, message: NewMessage, address: str = "") -> Published:
         """Publish a message and return its position. `address` is the caller's, for the list of producers.
@@ -90,12 +91,24 @@ class Publishing:
         count = await self._fan_out.partitions(name)
         if not count:
             return await self._publish(name, message, address)
-        index = random.randrange(count) if message.key is None else java_string_hash(message.key) % count
+        key = await self._key(name, message)
+        index = random.randrange(count) if key is None else java_string_hash(key) % count
         partition = name.of_partition(index)
         try:
             return await self._publish(partition, message, address)
         except NotOwner as elsewhere:
             return await self._publish_there(partition, message, elsewhere)
+
+    async def _key(self, name: TopicName, message: NewMessage) -> str | None:
+        """Return the message's key, in base64 if the schema takes it from the value."""
+        value = await self._encoded(message, await self._registry.schemas.find(name))
+        return message.key if value is None or value.key is None else b64encode(value.key).decode()
+
+    async def _encoded(self, message: NewMessage, schema: Version | None) -> Written | None:
+        value = await self._services.helpers.run(partial(_written, message, schema))
+        if value is not None and value.key is not None and message.key is not None:
+            raise ConfigurationError("the topic's schema has the key in the value: omit the message's key")
+        return value
 
     async def _publish_there(
         self, partition: TopicName, message: NewMessage, elsewhere: NotOwner
@@ -117,21 +130,24 @@ class Publishing:
         await self._registry.open(name, create=name.parent is not None)
         topic = await self._registry.open_persistent(name)
         schema = await self._registry.schemas.find(name.parent or name)
-        value = await self._services.helpers.run(partial(_written, message, schema))
-        sender = Sender(self._services.clock.now_ms(), address)
-        entry = self._entry(topic, sender, message, value, schema)
+        value = await self._encoded(message, schema)
+        producer, sequence_id = self._names.take()
+        sender = Sender(producer, self._services.clock.now_ms(), address)
+        entry = self._entry(topic, sender, sequence_id, message, value, schema)
         await _admit(topic, sender)
         try:
             await self._wait_for_room(topic, sender)
             position = await sender.send(topic, entry, RECEIPT_S)
         finally:
             topic.producers.leave(sender)
+        self._names.give_back(producer, sequence_id)
         return Published(topic.name, position, None if schema is None else schema.number)
 
     def _entry(
         self,
         topic: PersistentTopic,
         sender: Sender,
+        sequence_id: int,
         message: NewMessage,
         value: Written | None,
         schema: Version | None,
@@ -147,7 +163,7 @@ class Publishing:
         if value is not None and value.key is not None:
             outgoing.key, outgoing.key_is_base64 = b64encode(value.key).decode(), True
         version = None if schema is None else to_wire(schema.number)
-        entry = encode_one(outgoing, sender.name, 0, now_ms, schema_version=version)
+        entry = encode_one(outgoing, sender.name, sequence_id, now_ms, schema_version=version)
         most = topic.applied.policies.message_bytes_max
         if 0 < most < len(entry):
             raise LimitExceeded(

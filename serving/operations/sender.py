@@ -20,11 +20,30 @@ _HEAD: Final = b"\x08\x00\x10\x00"
 """Start of a SEND: producer id 0 and sequence id 0."""
 
 
-class Sender:
-    """Producer of one message (a `ProducerPort`). Its name is new, so it never waits for another producer."""
+class SenderNames:
+    """Names of senders with their next sequence ids. A name is used again when its message was answered.
 
-    def __init__(self, created_ms: int, address: str) -> None:
-        self.name = f"rest-{secrets.token_hex(8)}"
+    So there are as many names as messages were published at the same time, and deduplication, which keeps the last
+    sequence id of each name, forgets no client's producer because of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[tuple[str, int]] = []
+
+    def take(self) -> tuple[str, int]:
+        """Return a name that no sender has now, and a sequence id above all that it used."""
+        return self._free.pop() if self._free else (f"rest-{secrets.token_hex(8)}", 0)
+
+    def give_back(self, name: str, used: int) -> None:
+        """Let another sender have a name. Do not call it for a message with an unknown outcome."""
+        self._free.append((name, used + 1))
+
+
+class Sender:
+    """Producer of one message (a `ProducerPort`). No other one has its name now, so it never waits for another."""
+
+    def __init__(self, name: str, created_ms: int, address: str) -> None:
+        self.name = name
         self.admission = Admission()
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._created_ms = created_ms

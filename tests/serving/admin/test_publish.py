@@ -158,6 +158,34 @@ async def test_messages_of_one_key_go_to_one_partition(rest: Rest) -> None:
     assert (await rest.post(MESSAGES, {"value": "x"})).status == 200
 
 
+async def test_messages_of_one_key_in_the_value_go_to_one_partition(rest: Rest) -> None:
+    await rest.put(f"{TOPIC}/partitions", 4)
+    schema = {
+        "type": "KEY_VALUE",
+        "schema": json.dumps({"key": {"type": "string"}, "value": {"type": "long"}}),
+        "properties": {
+            "key.schema.type": "AVRO",
+            "value.schema.type": "AVRO",
+            "kv.encoding.type": "SEPARATED",
+        },
+    }
+    assert (await rest.post("/admin/v2/schemas/public/default/orders/schema", schema)).status == 200
+    said = [await rest.post(MESSAGES, {"value": json.dumps({"key": "k", "value": n})}) for n in range(6)]
+    assert len({answer.body["topic"] for answer in said}) == 1, said
+    both = await rest.post(MESSAGES, {"value": '{"key": "k", "value": 1}', "key": "other"})
+    assert both.status == 400 and "omit the message's key" in both.body["reason"]
+
+
+async def test_deduplication_learns_one_name_for_all_messages_in_turn(rest: Rest, broker: Broker) -> None:
+    await rest.put(TOPIC, {})
+    assert (await rest.post("/admin/v2/namespaces/public/default/deduplication", True)).status == 204
+    for number in range(5):
+        assert (await rest.post(MESSAGES, {"value": str(number)})).status == 200
+    stored = (await rest.get(f"{MESSAGES}?from=earliest")).body
+    assert sorted(one["text"] for one in stored) == ["0", "1", "2", "3", "4"], stored
+    assert len({one["producer"] for one in stored}) == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [
