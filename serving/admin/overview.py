@@ -105,7 +105,8 @@ def routes(broker: Broker) -> Sequence[Route]:
         """Return the rates of the whole cluster over the last minutes, as far as its brokers remember them."""
         path = f"{OVERVIEW}/history/here?minutes={minutes}"
         answers = await broker.fan_out.ask_brokers("GET", path)
-        return added([broker.admin.metrics.history.series(minutes), *map(reader_of(Series), answers.said)])
+        own = broker.admin.metrics.history.series(minutes)
+        return added([own, *map(reader_of(Series), answers.said)], minutes)
 
     minutes = query_number("minutes", "60", least=1, most=HISTORY_MINUTES_MAX)
 

@@ -67,12 +67,17 @@ class History:
 
     def series(self, minutes: int) -> Series:
         """Return the averages of the last `minutes`, in about `POINTS` points."""
-        count = min(SAMPLES_MAX, minutes * 60 // STEP_S)
-        width = max(1, count // POINTS)
+        count, width = _samples(minutes)
         end = self._end // width * width
         skipped = self._end - end
         rates = {name: _averages(kept, count, width, skipped) for name, kept in self._rates.items()}
         return Series(end * STEP_S * 1000, width * STEP_S, rates)
+
+
+def _samples(minutes: int) -> tuple[int, int]:
+    """Return the number of samples in the last `minutes`, and the number of samples of each point."""
+    count = min(SAMPLES_MAX, minutes * 60 // STEP_S)
+    return count, max(1, count // POINTS)
 
 
 def _averages(kept: array[float], count: int, width: int, skipped: int) -> list[float]:
@@ -82,19 +87,26 @@ def _averages(kept: array[float], count: int, width: int, skipped: int) -> list[
     return [sum(some[at : at + width]) / width for at in range(start, len(some), width)]
 
 
-def added(every: Iterable[Series]) -> Series:
-    """Add up the rates of brokers. Their steps have equal widths; a broker without samples of a step adds nothing."""
-    some = list(every)
-    end_ms = max(one.end_ms for one in some)
-    step_s = some[0].step_s
+def added(every: Iterable[Series], minutes: int) -> Series:
+    """Add up the rates of brokers over the last `minutes` before the newest sample of any of them.
+
+    The brokers' steps have equal widths. A broker without samples of a step adds nothing: for example, a broker that
+    has just started, or a broker with a late clock.
+    """
+    answers = list(every)
+    some = [one for one in answers if any(one.rates.values())]
+    if not some:
+        return answers[0]
+    count, width = _samples(minutes)
+    end_ms, step_s = max(one.end_ms for one in some), some[0].step_s
+    late = [(end_ms - one.end_ms) // (1000 * step_s) for one in some]
     total: dict[str, list[float]] = {}
     for name in SERIES:
-        length = max(len(one.rates[name]) + (end_ms - one.end_ms) // (1000 * step_s) for one in some)
-        sums = [0.0] * length
-        for one in some:
-            late = (end_ms - one.end_ms) // (1000 * step_s)
-            values = one.rates[name]
-            for at, value in enumerate(values, length - late - len(values)):
-                sums[at] += value
-        total[name] = sums
+        values = [one.rates[name] for one in some]
+        length = min(count // width, max(map(sum, zip(map(len, values), late, strict=True))))
+        total[name] = [0.0] * length
+        for rates, steps in zip(values, late, strict=True):
+            for at, rate in enumerate(rates, length - steps - len(rates)):
+                if at >= 0:
+                    total[name][at] += rate
     return Series(end_ms, step_s, total)

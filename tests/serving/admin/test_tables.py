@@ -12,7 +12,7 @@ import pytest
 
 from quire.metadata.records import Policies, TenantRecord
 from quire.serving.broker import Broker
-from quire.serving.operations.history import POINTS, SAMPLES_MAX, STEP_S, History, Series, added
+from quire.serving.operations.history import POINTS, SAMPLES_MAX, SERIES, STEP_S, History, Series, added
 from quire.serving.subscription.dispatch import blocked
 from tests.serving.admin.conftest import Rest
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
@@ -144,10 +144,23 @@ async def test_the_rates_of_the_last_minutes(rest: Rest, broker: Broker, client:
     assert all(0 < one <= 1 / STEP_S for one in series.rates["messagesIn"][:3])
     assert series.rates["messagesIn"][3:] == [0, 0] and sum(series.rates["bytesIn"]) > 0
     late = Series(series.end_ms - 1000 * STEP_S, STEP_S, {name: [1.0] * 7 for name in series.rates})
-    total = added([series, late])
+    total = added([series, late], 60)
     assert total.end_ms == series.end_ms and len(total.rates["bytesOut"]) == 8
     assert total.rates["bytesOut"] == [1.0] * 7 + [0.0]
     assert (await rest.get(f"{history}?minutes=481")).status == 400
+
+
+@pytest.mark.parametrize("end_ms", [0, 1000 * STEP_S])
+def test_graphs_have_a_bounded_number_of_points(end_ms: int) -> None:
+    """A broker that has just started has no samples, and the clock of another one may be years late."""
+    now_ms = 1_800_000_000_000
+    newest = Series(now_ms, STEP_S, {name: [1.0] * 3 for name in SERIES})
+    other = Series(end_ms, STEP_S, {name: [2.0] * (end_ms > 0) for name in SERIES})
+    for some in ([newest, other], [other, newest]):
+        total = added(some, 1)
+        assert total.end_ms == now_ms
+        assert total.rates["messagesIn"] == [1.0] * 3 if not end_ms else [0.0] * 3 + [1.0] * 3
+    assert added([Series(0, STEP_S, {name: [] for name in SERIES})] * 2, 1).rates["bytesIn"] == []
 
 
 async def test_samples_take_a_bounded_amount_of_memory(broker: Broker) -> None:
