@@ -25,6 +25,8 @@ from quire.wire.message import (
     DecodedMessage,
     Undecodable,
     is_batch,
+    is_chunk,
+    is_encrypted,
     messages_of,
     plain_payload,
     read_metadata,
@@ -117,6 +119,8 @@ class Scan:
         self._texts = wanted.texts
         self._count = count
         self._found: list[Found] = []
+        self._decompressed_bytes = 0
+        """Size of all payloads that were decompressed, whether their messages match or not."""
 
     def of(self, some: Sequence[Buffer], start: Place) -> Scanned:
         """Scan blocks of one segment; the first one contains `start`."""
@@ -137,18 +141,28 @@ class Scan:
                     Position(header.ledger_id, entry_id),
                     start.batch_index * (start.position.entry_id == entry_id),
                 )
-                for one in self._of_entry(at, entry):
-                    if self._is_full:
-                        before = sum(counts[: entry_id - header.first_entry])
-                        return Scanned(
-                            self._found, one.place, header.first_index + before + one.place.batch_index
-                        )
-                    self._found.append(one)
+                decompressed_bytes = self._decompressed_bytes
+                end = self._scan_entry(at, entry)
+                if end is not None:
+                    before = sum(counts[: entry_id - header.first_entry])
+                    return Scanned(self._found, end, header.first_index + before + end.batch_index)
+                if self._decompressed_bytes > decompressed_bytes:
+                    breathe()
             index = header.first_index + sum(counts)
             place = Place(Position(header.ledger_id, header.last_entry + 1))
             if self._is_full:
                 break
         return Scanned(self._found, place, index)
+
+    def _scan_entry(self, at: Place, entry: Buffer) -> Place | None:
+        """Add the matching messages of an entry. Return the place before which the scan ends, or None if it goes on."""
+        if self._decompressed_bytes >= DECODED_BYTES_MAX:
+            return at
+        for one in self._of_entry(at, entry):
+            if self._is_full:
+                return one.place
+            self._found.append(one)
+        return None
 
     def _is_ruled_out(self, entry: Buffer) -> bool:
         """Return whether an entry surely has no message that matches. This takes a tenth of the time of decoding it."""
@@ -182,6 +196,7 @@ class Scan:
             metadata, payload = read_metadata(entry, METADATA_LOOKED_INTO_BYTES_MAX)
             if not wanted.is_in_time(metadata.publish_time):
                 return
+            self._decompressed_bytes += _to_decompress(metadata)
             plain = plain_of(metadata, payload)
             if is_batch(metadata) and self._texts:
                 raw = plain.tobytes()
@@ -201,6 +216,12 @@ class Scan:
 def decoded_bytes(found: Sequence[Found]) -> int:
     """Return the size of the values in memory, in bytes."""
     return sum(len(one.message.payload or b"") for one in found if one.message is not None)
+
+
+def _to_decompress(metadata: pb.MessageMetadata) -> int:
+    """Return the number of bytes that `plain_of` makes by decompressing."""
+    is_unread = not metadata.compression or is_encrypted(metadata) or is_chunk(metadata)
+    return 0 if is_unread or metadata.uncompressed_size > DECODED_BYTES_MAX else metadata.uncompressed_size
 
 
 def plain_of(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:

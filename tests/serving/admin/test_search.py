@@ -10,7 +10,12 @@ import pytest
 
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.operations import searching
+from quire.serving.model.ports import Position
+from quire.serving.operations import matching, searching
+from quire.serving.operations.matching import Filter, Place, Scan
+from quire.wire import block
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import OutgoingMessage, encode_batch, encode_one
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import in_thread
 
@@ -84,6 +89,31 @@ async def test_slices_continue_where_the_last_one_ended(
     monkeypatch.setattr(searching, "SLICE_S", 0.0)
     endless = (await rest.get(f"{SEARCH}?from=earliest")).body
     assert endless["messages"] == [] and not endless["isEnd"]
+
+
+def test_a_scan_ends_at_its_limit_of_decompressed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of a few bytes may decompress to many, whether or not a message matches."""
+    big = OutgoingMessage(bytes(1000))
+    entries = [encode_batch([big, big], "p", 0, 1, pb.ZSTD) for _ in range(9)]
+    entries.append(encode_one(OutgoingMessage(b"the needle"), "p", 0, 1))
+    cut = bytes(block.cut(7, 0, -1, 0, 0, entries, [2] * 9 + [1]))
+    decompressed: list[int] = []
+    plain_of = matching.plain_of
+
+    def counting(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:
+        decompressed[-1] += metadata.uncompressed_size
+        return plain_of(metadata, payload)
+
+    monkeypatch.setattr(matching, "plain_of", counting)
+    monkeypatch.setattr(matching, "DECODED_BYTES_MAX", 5000)
+    place, found = Place(Position(7, 0)), []
+    while place.position.entry_id < len(entries):
+        decompressed.append(0)
+        scanned = Scan(Filter(value="needle"), 50).of([cut], place)
+        assert scanned.place > place and scanned.next_index == min(2 * scanned.place.position.entry_id, 19)
+        found, place = [*found, *scanned.found], scanned.place
+    assert [str(one) for one in found] == ["7:9"]
+    assert max(decompressed) <= 5000 + decompressed[0] // 3 and len(decompressed) == 4
 
 
 async def test_a_search_goes_over_sealed_and_trimmed_segments(
