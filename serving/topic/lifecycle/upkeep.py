@@ -115,7 +115,7 @@ async def _seal_up_to(topic: PersistentTopic, last: Position) -> None:
         rolling = log.writing.roll() if active is not None and active.ledger_id == last.ledger_id else None
         if rolling is None:
             return
-        await asyncio.shield(rolling)
+        await asyncio.wait([rolling])  # the roll is cancelled if the topic is dropped meanwhile
 
 
 async def expire(topic: PersistentTopic, older_than_ms: int, subscription: str | None = None) -> None:

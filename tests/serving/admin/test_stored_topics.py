@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from quire.metadata.records import RetentionPolicy
 from quire.runtime.clock import SystemClock
-from quire.runtime.errors import NotFound
+from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
 from quire.serving.subscription import analysis
+from quire.serving.topic.lifecycle import upkeep
 from quire.serving.topic.topic import PersistentTopic
 from quire.testing.objects import MemoryObjectStore
 from quire.testing.place import TrustedPlace
@@ -127,6 +128,26 @@ async def test_what_was_truncated_stays_truncated_after_a_crash(
     assert topic.log.confirmed_index == 3 and not any(one.messages for one in topic.log.segments())
     (audit,) = topic.subscriptions
     assert topic.log.next_position(audit.mark_delete) >= topic.log.first_position()
+
+
+async def test_truncating_a_topic_that_moves_away_is_refused(
+    rest: Rest, broker: Broker, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.put(TOPIC)
+    await publish(client, 1)
+    topic = await opened(broker)
+    rolls, reached = asyncio.Event(), asyncio.Event()
+
+    async def reach() -> None:
+        rolls.set()
+        await reached.wait()
+
+    monkeypatch.setattr(topic.log.writing._meta_store, "reach", reach)
+    truncating = asyncio.ensure_future(upkeep.truncate(topic))
+    await rolls.wait()
+    topic.drop()
+    with pytest.raises(Unavailable, match="was unloaded"):
+        await truncating
 
 
 async def test_truncating_keeps_what_deduplication_knows(
