@@ -9,8 +9,8 @@ import pulsar
 import pytest
 
 from quire.serving.broker import Broker
-from quire.serving.names import TopicName
 from quire.serving.model.ports import Position
+from quire.serving.names import TopicName
 from quire.serving.operations import matching, searching
 from quire.serving.operations.matching import Filter, Place, Scan
 from quire.wire import block
