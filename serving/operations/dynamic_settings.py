@@ -7,7 +7,7 @@ also of those that start later, until it is removed. Values are written as in a 
 
 Each group has the settings of one class. A group applies its changes as a whole: the values of the process's start,
 with those of the records. An invalid record, of another version for example, prevents a start; a running broker keeps
-the values that it has, and logs the error.
+the values that it has, and logs the error. A group whose values cannot be applied is applied again until it succeeds.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ OF_BROKERS: Final = (
 )
 """Settings of `BrokerSettings` that take effect at run time; all others are read once, at the start."""
 
+RETRY_S: Final = 1.0
 _UNSET: Final = SettingRecord(value="")
 _log = logging.getLogger(__name__)
 
@@ -60,12 +61,15 @@ class SettingsGroup:
     """Settings of one class: the current values, the names that may change, and the function that applies values."""
 
     values: Any
+    """Values that were applied successfully."""
     names: tuple[str, ...]
     apply: Callable[[Any], Awaitable[None]]
 
     def __post_init__(self) -> None:
         self.start = self.values
         """Values at the start of the process."""
+        self.is_applied = True
+        """False after a failure, when parts of other values may be in effect."""
 
     def changed(self, texts: Mapping[str, str]) -> Any:
         """Return the values of the start with those of `texts`. Raises `ConfigurationError`."""
@@ -125,7 +129,7 @@ class DynamicSettings:
     async def set(self, name: str, text: str) -> None:
         """Change one of `names` on all brokers; return when it takes effect on this one.
 
-        Raises `ConfigurationError` for an invalid value.
+        Loaded topics may get a changed default a moment later. Raises `ConfigurationError` for an invalid value.
         """
         self._group_of(name).changed({**self.changed(), name: text})
         await touch(self._store, paths.setting(name), encode(SettingRecord(value=text)))
@@ -143,9 +147,20 @@ class DynamicSettings:
         return next(group for group in self._groups if name in group.names)
 
     def _on_change(self) -> None:
-        self._tasks.start(self._apply(), "apply changed settings")
+        self._tasks.start(self._follow(), "apply changed settings")
+
+    async def _follow(self) -> None:
+        """Apply changed settings, with retries until each group has applied them."""
+        while True:
+            try:
+                await self._apply()
+                return
+            except Exception:  # logged by `_apply`
+                await asyncio.sleep(RETRY_S)
 
     async def _apply(self) -> None:
+        """Apply the changed settings of each group. If a group fails, apply the others, then raise its error."""
+        failed: Exception | None = None
         async with self._applying:
             for group in self._groups:
                 try:
@@ -153,12 +168,19 @@ class DynamicSettings:
                 except QuireError as error:
                     _log.error("cannot apply changed settings, keeping the current values: error=%s", error)
                     continue
-                if values != group.values:
-                    group.values = values
-                    _log.info(
-                        "settings changed: %s", ", ".join(f"{k}={v}" for k, v in self.changed().items())
-                    )
+                if values == group.values and group.is_applied:
+                    continue
+                group.is_applied = False
+                try:
                     await group.apply(values)
+                except Exception as error:
+                    _log.exception("cannot apply changed settings, trying again: error=%s", error)
+                    failed = failed or error
+                    continue
+                group.values, group.is_applied = values, True
+                _log.info("settings changed: %s", ", ".join(f"{k}={v}" for k, v in self.changed().items()))
+        if failed is not None:
+            raise failed
 
 
 def broker_settings(

@@ -22,8 +22,9 @@ from quire.serving.topic.topic import must_be_loaded_anew
 from quire.wire import topic_name
 
 APPLY_S: Final = 5.0
-"""Time limit, in seconds, for other brokers to apply a changed policy."""
+"""Time limit, in seconds, for other brokers to apply a changed policy, and for this one to apply a changed default."""
 
+NAMESPACES_AT_ONCE: Final = 8
 RETRY_S: Final = 1.0
 TOPICS_A_TURN: Final = 500
 """Number of topics to which changed policies are applied in one event loop iteration."""
@@ -102,17 +103,22 @@ class PolicyUpdates:
     def __init__(self, registry: Registry, tasks: Tasks) -> None:
         self._registry = registry
         self._tasks = tasks
+        self._slots = asyncio.Semaphore(NAMESPACES_AT_ONCE)
         registry.policies.on_change(self._on_change)
 
     def _on_change(self, tenant: str, namespace: str) -> None:
         if self._registry.in_namespace(tenant, namespace):
-            self._tasks.start(self._follow(tenant, namespace), f"policies of {tenant}/{namespace}")
+            self._start_following(tenant, namespace)
+
+    def _start_following(self, tenant: str, namespace: str) -> asyncio.Task[None]:
+        return self._tasks.start(self._follow(tenant, namespace), f"policies of {tenant}/{namespace}")
 
     async def _follow(self, tenant: str, namespace: str) -> None:
         """Apply policies as `apply` does, with retries until the metadata store answers."""
         while True:
             try:
-                await self.apply(tenant, namespace)
+                async with self._slots:
+                    await self.apply(tenant, namespace)
                 return
             except QuireError as error:
                 _log.warning(
@@ -121,10 +127,14 @@ class PolicyUpdates:
                 await asyncio.sleep(RETRY_S)
 
     async def apply_to_all(self) -> None:
-        """Apply the current policies to all loaded topics, with retries until the metadata store answers."""
+        """Apply the current policies to all loaded topics in the background; return after `APPLY_S` at the latest.
+
+        Each namespace has its own retries until the metadata store answers. Reloads of many topics take long.
+        """
         loaded = {(one.topic_name.tenant, one.topic_name.namespace) for one in self._registry.all()}
-        for tenant, namespace in loaded:
-            await self._follow(tenant, namespace)
+        following = [self._start_following(*one) for one in loaded]
+        if following:
+            await asyncio.wait(following, timeout=APPLY_S)
 
     async def apply(self, tenant: str, namespace: str) -> None:
         """Apply the current policies to every topic of the namespace that is loaded or being loaded.

@@ -17,10 +17,11 @@ from quire.process.broker import BrokerProcessSettings
 from quire.process.dynamic_settings import follow_log, follow_moves
 from quire.process.settings import LogSettings
 from quire.runtime import slow
-from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.operations.dynamic_settings import OF_BROKERS
+from quire.serving.operations import dynamic_settings, policy_admin
+from quire.serving.operations.dynamic_settings import OF_BROKERS, SettingsGroup
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import BrokerHouse
 from tests.serving.ownership.cluster import Brokers
@@ -123,6 +124,70 @@ async def test_deduplication_begins_and_ends_while_topics_are_loaded(rest: Rest,
     assert (await broker.registry.open_persistent(ORDERS)).log.dedup is not None
     await rest.delete(f"{CONFIGURATION}/deduplication")
     assert (await broker.registry.open_persistent(ORDERS)).log.dedup is None
+
+
+async def test_a_change_of_a_default_waits_neither_for_reloads_nor_for_other_namespaces(
+    rest: Rest, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, other = broker.registry, ORDERS._replace(namespace="other")
+    await rest.put("/admin/v2/namespaces/public/other")
+    for name in (ORDERS, other):
+        await registry.create(name)
+        await registry.open(name)
+    unload, policies_of = registry.unload, registry.policies.of
+    goes_on = asyncio.Event()
+
+    async def unload_later(name: TopicName) -> None:
+        await goes_on.wait()
+        await unload(name)
+
+    async def of(name: TopicName) -> Any:
+        if name == other and not goes_on.is_set():
+            raise Unavailable("the metadata store does not answer")
+        return await policies_of(name)
+
+    monkeypatch.setattr(policy_admin, "APPLY_S", 0)
+    monkeypatch.setattr(policy_admin, "RETRY_S", 0.01)
+    monkeypatch.setattr(registry, "unload", unload_later)
+    monkeypatch.setattr(registry.policies, "of", of)
+    async with asyncio.timeout(60):
+        assert await post(rest, "message_ttl_ms", "7d") == 204
+    topic = await registry.open(ORDERS)
+    await until(lambda: topic.applied.policies.message_ttl_ms == 604_800_000)
+    async with asyncio.timeout(60):
+        assert await post(rest, "deduplication", "true") == 204
+    assert broker.services.settings.deduplication
+    goes_on.set()
+    await until(lambda: registry.find(ORDERS) is None and registry.find(other) is None)
+    for name in (ORDERS, other):
+        assert (await registry.open_persistent(name)).log.dedup is not None
+
+
+async def test_a_change_that_fails_is_applied_again_and_keeps_no_other_from_being_applied(
+    rest: Rest, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[str] = []
+    is_broken = True
+
+    async def apply(settings: LogSettings) -> None:
+        applied.append(settings.log_level)
+        if is_broken:
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(dynamic_settings, "RETRY_S", 0.01)
+    settings = broker.admin.settings
+    settings._groups.insert(0, SettingsGroup(LogSettings(), ("log_level",), apply))
+    level = settings.current()["log_level"]
+    assert await post(rest, "log_level", "debug") == 500
+    assert settings.current()["log_level"] == level and settings.changed() == {"log_level": "debug"}
+    await post(rest, "retention_ms", "1h")
+    assert broker.services.settings.retention_ms == 3_600_000
+    assert (await rest.delete(f"{CONFIGURATION}/log_level")).status == 500
+    assert applied[-1] == level, "a part of the change that failed may be in effect"
+    assert await post(rest, "log_level", "debug") == 500
+    is_broken = False
+    await until(lambda: settings.current()["log_level"] == "debug")
+    assert applied[-1] == "debug"
 
 
 async def test_what_parts_of_a_broker_do_changes_at_once(rest: Rest, broker: Broker) -> None:
