@@ -6,20 +6,19 @@ blocks only. So an operator can compare both. Limits on entries and time bound t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from pyroaring import BitMap
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import READ_CHUNK_BYTES
 from quire.serving.model.ports import Position, TopicPort
 from quire.serving.model.statistics import BacklogAnalysis
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.wire import block
+from quire.wire.block import Buffer
 
 ENTRIES_MAX: Final = 10_000
 """Maximum number of entries per request, Pulsar's default."""
@@ -28,7 +27,13 @@ SCAN_S: Final = 20.0
 """Time limit, in seconds; shorter than the time-out of requests between brokers."""
 
 
-async def analyze(topic: TopicPort, cursor: Cursor, start: Position, clock: Clock) -> BacklogAnalysis:
+Read = Callable[[Position], Awaitable[Sequence[Buffer]]]
+"""Function that reads a chunk of blocks from a position on."""
+
+
+async def analyze(
+    topic: TopicPort, cursor: Cursor, start: Position, clock: Clock, read: Read
+) -> BacklogAnalysis:
     """Count the unacknowledged entries and messages from `start` on.
 
     Raises `NotFound` if an entry was trimmed meanwhile, `CorruptionError`, `Unavailable`.
@@ -36,9 +41,11 @@ async def analyze(topic: TopicPort, cursor: Cursor, start: Position, clock: Cloc
     entries = messages = 0
     first = last = ""
     end_s = clock.monotonic() + SCAN_S
-    async for view, inside in _backlog(topic, cursor, start):
-        if entries == ENTRIES_MAX or clock.monotonic() >= end_s:
+    async for view, inside in _backlog(topic, cursor, start, read):
+        if clock.monotonic() >= end_s or (inside and entries == ENTRIES_MAX):
             return BacklogAnalysis.of(entries, messages, first, last, aborted=True)
+        if not inside:
+            continue
         taken = inside[: ENTRIES_MAX - entries]
         entries += len(taken)
         messages += sum(_messages(view, cursor, entry_id) for entry_id in taken)
@@ -50,9 +57,9 @@ async def analyze(topic: TopicPort, cursor: Cursor, start: Position, clock: Cloc
 
 
 async def _backlog(
-    topic: TopicPort, cursor: Cursor, start: Position
+    topic: TopicPort, cursor: Cursor, start: Position, read: Read
 ) -> AsyncIterator[tuple[BlockView, BitMap]]:
-    """Yield each block with unacknowledged entries, and these entries; skip blank blocks, whose entries are lost."""
+    """Yield each block that is read, and its unacknowledged entries: none of a blank block, whose entries are lost."""
     least = max(start.ledger_id, cursor.mark_delete.ledger_id)
     for segment in topic.segments():
         if segment.last_entry < 0 or segment.ledger_id < least:
@@ -61,16 +68,14 @@ async def _backlog(
         left = cursor.unacknowledged(segment.ledger_id, BitMap(range(first, segment.last_entry + 1)))
         while left:
             position = Position(segment.ledger_id, left.min())
-            found = topic.cached(position) or await topic.read(position, READ_CHUNK_BYTES)
+            found = await read(position)
             if not found:
                 raise NotFound(f"topic {topic.name} has no block at {position}, although it was confirmed")
             for buffer in found:
                 view = BlockView(buffer, block.peek(buffer))
                 inside = left & BitMap(range(view.first_entry, view.stop_entry))
                 left -= inside
-                if inside and not block.is_blank(view.header):
-                    yield view, inside
-            await asyncio.sleep(0)  # reads of cached blocks do not yield to the event loop
+                yield view, BitMap() if block.is_blank(view.header) else inside
 
 
 def _messages(view: BlockView, cursor: Cursor, entry_id: int) -> int:

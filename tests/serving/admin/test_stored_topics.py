@@ -15,14 +15,16 @@ from quire.metadata.records import RetentionPolicy
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.broker import Broker
-from quire.serving.model.ports import EARLIEST
+from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.names import TopicName
 from quire.serving.subscription import analysis
 from quire.serving.topic.lifecycle import upkeep
+from quire.serving.topic.services import TIME_SEARCHES_MAX
 from quire.serving.topic.topic import PersistentTopic
 from quire.testing.objects import MemoryObjectStore
 from quire.testing.place import TrustedPlace
 from quire.tiering.archive import Archive
+from quire.wire import block
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.serving.ownership.cluster import Brokers, Member
@@ -369,6 +371,43 @@ async def test_an_analysis_has_bounds(
     monkeypatch.setattr(analysis, "SCAN_S", 0.0)
     found = (await rest.post(f"{AUDIT}/analyzeBacklog")).body
     assert (found["entries"], found["aborted"]) == (0, True)
+
+
+async def test_an_analysis_reads_in_the_turns_and_slots_of_searches(
+    rest: Rest, broker: Broker, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.put(TOPIC)
+    await rest.put(AUDIT, "earliest")
+    await publish(client, 2)
+    topic = await opened(broker)
+    services = topic.round_state.services
+    cached, turn, steps = topic.log.cached, services.slices.turn, list[str]()
+
+    async def taking_turn() -> None:
+        steps.append("turn")
+        await turn()
+
+    def reading(position: Position) -> Any:
+        steps.append(f"read in slot {TIME_SEARCHES_MAX - services.time_searches._value}")
+        return cached(position)
+
+    monkeypatch.setattr(services.slices, "turn", taking_turn)
+    monkeypatch.setattr(topic.log, "cached", reading)
+    assert (await rest.post(f"{AUDIT}/analyzeBacklog")).body["entries"] == 2
+    assert steps and steps == ["turn", "read in slot 1"] * (len(steps) // 2)
+
+
+async def test_an_analysis_of_lost_entries_ends_in_time(
+    rest: Rest, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.put(TOPIC)
+    await rest.put(AUDIT, "earliest")
+    await publish(client, 1)
+    monkeypatch.setattr(block, "is_blank", lambda _: True)
+    found = (await rest.post(f"{AUDIT}/analyzeBacklog")).body
+    assert (found["entries"], found["aborted"]) == (0, False)
+    monkeypatch.setattr(analysis, "SCAN_S", 0.0)
+    assert (await rest.post(f"{AUDIT}/analyzeBacklog")).body["aborted"]
 
 
 # -- the record ------------------------------------------------------------------------------------------
