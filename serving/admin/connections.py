@@ -70,11 +70,13 @@ def routes(broker: Broker) -> Sequence[Route]:
     async def close(at: str, name: str) -> None:
         """Close a connection of a broker. Its client connects again, unless it is stopped or refused."""
         peers = broker.fan_out.peers
-        for one in broker.ownership.brokers():
-            if one.broker == at and not _is_own(broker, one):
-                url = peers.choose(one.http_url, one.http_url_tls)
-                await peers.ask_at("DELETE", url, f"{CONNECTIONS}?broker={escaped(at)}&name={escaped(name)}")
-                return
+        found = next((one for one in broker.ownership.brokers() if at and one.broker == at), None)
+        if at and found is None:
+            raise NotFound(f"the cluster has no broker {at[:100]!r}; it may have left")
+        if found is not None and not _is_own(broker, found):
+            url = peers.choose(found.http_url, found.http_url_tls)
+            await peers.ask_at("DELETE", url, f"{CONNECTIONS}?broker={escaped(at)}&name={escaped(name)}")
+            return
         for session in broker.sessions.connections:
             if session.peer.name == name:
                 session.close()

@@ -182,6 +182,9 @@ async def test_connections_are_listed_and_closed(rest: Rest, client: pulsar.Clie
     assert row["topics"] == ["persistent://public/default/orders"] and "Pulsar" in row["clientVersion"]
     assert (await rest.get(f"{where}?contains=nothing-like-this")).body["connections"] == []
     names = f"broker={quote(row['broker'], safe='')}&name={quote(row['name'], safe='')}"
+    left = await rest.delete(f"{where}?broker=10.0.0.9:8080&name={quote(row['name'], safe='')}")
+    assert left.status == 404 and "no broker" in left.body["reason"]
+    assert (await rest.get(f"{where}?contains=orders")).body["connections"] == [row]
     assert (await rest.delete(f"{where}?{names}")).status == 204
     await in_thread(lambda: producer.send(b"over the next connection"))
     assert (await rest.delete(f"{where}?{names}")).status == 404
