@@ -20,6 +20,7 @@ _UINT64_MAX = (1 << 64) - 1
 """Largest unsigned 64-bit number, which Pulsar's tools send for -1."""
 
 _DIGITS_MAX = len(str(INT64_MAX))
+_PLAIN: Final = ("key", "value")
 _NAMES: Final = web.RequestKey("names", dict[str, str])
 
 
@@ -42,7 +43,7 @@ def path_names(request: web.Request) -> Mapping[str, str]:
     """Return the variables of a request's path, decoded from its raw segments. Raises `ConfigurationError`.
 
     Pulsar's admin clients encode names as in forms, where `+` is a space. They encode a topic's subscription twice, as
-    in a form and then as a path segment.
+    in a form and then as a path segment, but keys and values only as path segments, where `+` is itself.
     """
     found = request.get(_NAMES)
     if found is None:
@@ -51,13 +52,16 @@ def path_names(request: web.Request) -> Mapping[str, str]:
         pairs = zip(template.split("/"), request.rel_url.raw_path.split("/"), strict=False)
         raw = {word[1:-1]: segment for word, segment in pairs if word.startswith("{")}
         twice = {"subscription"} if "topic" in raw else set()
-        found = request[_NAMES] = {name: _decoded(one, twice=name in twice) for name, one in raw.items()}
+        found = request[_NAMES] = {
+            name: _decoded(one, twice=name in twice, form=name not in _PLAIN) for name, one in raw.items()
+        }
     return found
 
 
-def _decoded(segment: str, *, twice: bool) -> str:
+def _decoded(segment: str, *, twice: bool, form: bool) -> str:
     try:
-        text = unquote_plus(unquote(segment, errors="strict") if twice else segment, errors="strict")
+        once = unquote(segment, errors="strict") if twice else segment
+        text = unquote_plus(once, errors="strict") if form else unquote(once, errors="strict")
         text.encode()
     except UnicodeError:
         raise ConfigurationError(f"{segment[:100]!r} in the path is not UTF-8") from None

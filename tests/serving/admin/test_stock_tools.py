@@ -146,6 +146,11 @@ async def test_a_namespaces_properties(rest: Rest) -> None:
     assert await rest.get(f"{one}/none") == (204, None)
     assert await rest.delete(f"{one}/tier") == (200, "gold plus")
     assert await rest.delete(f"{one}/tier") == (204, None)
+    for sent in ("a+b/c++", "a%2Bb/c%2B%2B"):
+        assert (await rest.put(f"{one}/{sent}")).status == 204
+        assert (await rest.get(every)).body == {"team": "billing", "a+b": "c++"}, sent
+        assert await rest.get(f"{one}/a+b") == (200, "c++")
+        assert await rest.delete(f"{one}/a+b") == (200, "c++")
     assert (await rest.get(every)).body == {"team": "billing"}
     assert (await rest.put(every, {"team": 5})).status == 400
     assert (await rest.put(every, {"a": "x" * 70_000})).status == 400
