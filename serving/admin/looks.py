@@ -27,6 +27,9 @@ TEXT_CHARS_MAX: Final = 4096
 WHOLE_CHARS_MAX: Final = 3 * VALUE_BYTES_MAX
 """Limit, in characters, of a value's text: in lists, and in downloads."""
 
+WHOLE_ANSWER_CHARS_MAX: Final = 2 << 20
+"""Number of characters of an answer with whole messages after which it has no further message."""
+
 LOOK_HOLDS: Final = peeking.BYTES_MAX + FRAME_BYTES_MAX + 2 * DECODED_BYTES_MAX
 """Memory, in bytes, for the entries and their decompressed payloads."""
 
@@ -62,7 +65,11 @@ class Looks:
         self._helpers = helpers
 
     async def of(self, topic: TopicName, found: Sequence[Found], *, whole: bool = False) -> list[Look]:
-        """Return messages of a topic as text; with `whole`, nothing is truncated but very long values."""
+        """Return messages of a topic as text.
+
+        With `whole`, nothing is truncated but very long values, and the result has only the first messages if all
+        would exceed `WHOLE_ANSWER_CHARS_MAX`.
+        """
         definitions: dict[int | None, Definition | None] = {}
         for version in {one.version for one in found if one.message is not None}:
             known = await self._schemas.find(topic.parent or topic, version)
@@ -74,12 +81,22 @@ class Looks:
 def _looks(
     found: Sequence[Found], definitions: Mapping[int | None, Definition | None], whole: bool
 ) -> list[Look]:
-    return [
-        Look(str(one), problem=one.problem)
-        if one.message is None
-        else _look(one, one.message, definitions[one.version], whole)
-        for one in found
-    ]
+    looks, chars = list[Look](), 0
+    for one in found:
+        if one.message is None:
+            looks.append(Look(str(one), problem=one.problem))
+            continue
+        if whole and chars > WHOLE_ANSWER_CHARS_MAX:
+            break
+        look = _look(one, one.message, definitions[one.version], whole)
+        chars += _chars(look)
+        looks.append(look)
+    return looks
+
+
+def _chars(look: Look) -> int:
+    properties = sum(len(key) + len(value) for key, value in look.properties.items())
+    return len(look.text or "") + len(look.key or "") + properties
 
 
 def _look(found: Found, message: DecodedMessage, definition: Definition | None, whole: bool) -> Look:

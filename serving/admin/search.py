@@ -56,8 +56,11 @@ def routes(broker: Broker) -> Sequence[Route]:
         """Return the matching messages of the next part of the topic, and where to continue."""
         wanted = Filter(**conditions)
         found = await searching.slice(topic, await place_of(topic, start, wanted.since_ms), wanted, count)
+        messages = await looks.of(topic, found.found, whole=whole)
+        if len(messages) < len(found.found):
+            found = await searching.shortened(topic, found, len(messages))
         return SearchSlice(
-            await looks.of(topic, found.found, whole=whole),
+            messages,
             _text(found.place),
             found.is_end,
             found.next_index,

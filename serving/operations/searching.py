@@ -98,6 +98,12 @@ class Searching:
             index = await log.index_of(place.position)
         return Slice(found, place, is_end, index, _first_index(log), log.confirmed_index)
 
+    async def shortened(self, name: TopicName, long: Slice, count: int) -> Slice:
+        """Return a slice with only the first `count` messages of a longer one, which ends before the next message."""
+        log, place = await self._open(name), long.found[count].place
+        index = await log.index_of(place.position) + place.batch_index
+        return long._replace(found=long.found[:count], place=place, is_end=False, next_index=index)
+
     async def _scan(self, log: TopicPort, place: Place, wanted: Filter, count: int) -> tuple[Scanned, int]:
         """Read and scan one chunk. Return the result, and the bytes that were read."""
         await self._services.slices.turn()  # reads of sealed segments also take the loop's time

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pulsar
 import pytest
 
+from quire.serving.admin import looks
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
 from quire.serving.names import TopicName
@@ -54,8 +55,8 @@ async def search(rest: Rest, **conditions: Any) -> list[dict[str, Any]]:
         start = answer.body["next"]
 
 
-def texts(looks: list[dict[str, Any]]) -> list[str]:
-    return [one["text"] for one in looks]
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [one["text"] for one in messages]
 
 
 async def test_messages_are_found_by_key_value_and_property(rest: Rest, client: pulsar.Client) -> None:
@@ -168,6 +169,22 @@ async def test_a_download_has_whole_values(rest: Rest, client: pulsar.Client) ->
     assert look["text"] == "x" * 200_000 and not look["isCut"]
     (look,) = await search(rest)
     assert look["isCut"]
+
+
+async def test_a_download_has_a_limited_number_of_characters_in_each_slice(
+    rest: Rest, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await in_thread(lambda: fill(client))
+    every = await search(rest, whole="true")
+    monkeypatch.setattr(looks, "WHOLE_ANSWER_CHARS_MAX", 30)
+    first = (await rest.get(f"{SEARCH}?whole=true")).body
+    assert texts(first["messages"]) == ["single 0", "single 1", "single 2"], "with keys and properties"
+    assert (first["index"], first["isEnd"], first["next"]) == (3, False, every[3]["position"])
+    in_batch = (await rest.get(f"{SEARCH}?whole=true&from=index:14")).body
+    assert in_batch["next"] == every[14 + len(in_batch["messages"])]["position"]
+    assert in_batch["index"] == 14 + len(in_batch["messages"]) < 19
+    assert await search(rest, whole="true") == every
+    assert (await rest.get(SEARCH)).body["isEnd"], "messages in a list are short anyway"
 
 
 async def test_damage_is_reported_and_the_search_goes_on(
