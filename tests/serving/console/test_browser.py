@@ -78,7 +78,7 @@ async def test_a_broker_that_does_not_answer_is_told_and_waited_for(page: Page, 
         page.open("cluster")
         page.see("Brokers")
         page.driver.set_network_conditions(offline=True, latency=0, throughput=0)
-        page.see("Not up to date", "no broker answers", "Brokers")
+        page.see("Not up to date", "No broker responds", "Brokers")
         page.driver.delete_network_conditions()
         page.see("Not up to date", gone=True)
 
@@ -553,7 +553,7 @@ class TestSecured:
             page.click("Log in", "form")
             page.see("orders", "reader", "Log out")
             page.click("Cluster")
-            page.see("You may not see this", "only superusers may")
+            page.see("Access denied", "only superusers may")
             page.click("Topics")
             page.see("public/default", "use it")
             page.click("public/default")

@@ -1,13 +1,13 @@
-// REST, as everybody asks it. The console has no other way to a broker, so it may what its user may.
+// REST client. The console uses only the public REST API, so it has exactly the permissions of its user.
 //
-// Who logs in leaves his credentials in the storage of this tab (docs/console.md says why there): they are sent by this
-// file alone, to this origin alone, and are gone with the tab. Nothing is sent by the browser itself, so no other
-// site's page can use them.
+// After log-in the session storage of the tab contains the credentials (docs/console.md gives the reasons). Only this
+// file sends them, only to this origin, and they are deleted with the tab. The browser attaches nothing by itself, so
+// pages of other sites cannot use them (CSRF).
 
 const KEY = "quire.credentials";
 
 export class Refused extends Error {
-  /** `status` 0: no broker answered. */
+  /** `status` is 0 if no broker responded. */
   constructor(status, reason) {
     super(reason);
     this.status = status;
@@ -20,23 +20,23 @@ export const credentials = {
   get: () => sessionStorage.getItem(KEY),
 };
 
-/** A path whose parts may be any text: path`/admin/v2/tenants/${name}`. */
+/** Build a path and percent-encode its parts: path`/admin/v2/tenants/${name}`. */
 export function path(texts, ...parts) {
   return String.raw({ raw: texts }, ...parts.map((one) => encodeURIComponent(one)));
 }
 
-/** The part of a path that names a subscription of a topic: brokers decode it twice, the second time as in a form. */
+/** Return a subscription's path below its topic. Brokers decode the name twice, the second time as form data. */
 export function subscriptionPath(name) {
   return path`/subscription/${name.replaceAll("%", "%25").replaceAll("+", "%2B")}`;
 }
 
-/** A query of what is not empty. */
+/** Build a query string of the values that are not empty. */
 export function query(values) {
   const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-/** The JSON of an answer, null for none. Raises `Refused`. */
+/** Send a request and return the JSON of its response; null if it is empty. Raise `Refused` on an error. */
 export async function ask(method, where, body = undefined, { signal } = {}) {
   const headers = { Accept: "application/json", "X-Quire-Follow": "true" };
   if (credentials.get()) headers.Authorization = credentials.get();
@@ -48,16 +48,16 @@ export async function ask(method, where, body = undefined, { signal } = {}) {
     text = await answer.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "no broker answers; it may be starting, or the network is away");
+    throw new Refused(0, "No broker responds; it may be starting, or the network may be down.");
   }
   const said = parsed(text);
-  if (!answer.ok) throw new Refused(answer.status, said?.reason ?? (text.slice(0, 500) || `status ${answer.status}`));
+  if (!answer.ok) throw new Refused(answer.status, said?.reason ?? (text.slice(0, 500) || `HTTP status ${answer.status}`));
   return said;
 }
 
 export const get = (where, options) => ask("GET", where, undefined, options);
 
-/** What `get` answers, or null where there is nothing (404) or one may not see it (403). */
+/** Return the result of `get`, or null if the object does not exist (404) or access is denied (403). */
 export async function getIfAny(where, options) {
   try {
     return await get(where, options);

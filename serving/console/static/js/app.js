@@ -1,6 +1,6 @@
-// Begins the console: who is here, the navigation, and which page stands at which `#/…`.
+// Entry point of the console: log-in, navigation, and the router from `#/…` to pages.
 //
-// A page is `(root, parameters, query) => { stop() }`: it fills `root` and keeps it fresh until it is stopped.
+// A page is `(root, parameters, query) => { stop() }`. It fills `root` and keeps it up to date until it is stopped.
 
 import { credentials, get } from "./api.js";
 import { el, fill } from "./dom.js";
@@ -43,7 +43,7 @@ const main = document.getElementById("main");
 let current = null;
 let who = null;
 
-/** `#/topics/public/default?page=2` as the page, its parameters and its query; the first page for what is none. */
+/** Match a hash such as `#/topics/public/default?page=2` to a page, its parameters and query; null if none matches. */
 function found(hash) {
   const [where, search = ""] = hash.replace(/^#\/?/, "").split("?");
   const parts = (where || "cluster").split("/").map(decoded);
@@ -83,7 +83,7 @@ function show() {
 }
 
 function unknown() {
-  fill(main, el("div", { class: "page" }, el("h1", {}, "There is no such page"), el("p", {}, el("a", { href: "#/cluster" }, "To the cluster"))));
+  fill(main, el("div", { class: "page" }, el("h1", {}, "There is no such page"), el("p", {}, el("a", { href: "#/cluster" }, "Go to the cluster page"))));
 }
 
 function frame() {
@@ -106,7 +106,7 @@ function askWho() {
   logIn(main, begin);
 }
 
-/** Whoever is not let in is asked who he is; whatever else is wrong, the page says when it asks for what it shows. */
+/** Show the log-in form if the broker requires authentication. Pages report any other error themselves. */
 async function begin() {
   try {
     who = await get("/quire/v1/whoami");

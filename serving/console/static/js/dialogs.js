@@ -1,13 +1,13 @@
-// Questions before something is done, and what became of it.
+// Confirmation dialogs, and notifications of results.
 //
-// Nothing is changed without a question that names what is changed. What cannot be taken back asks to type its name.
-// A dialog is the browser's own: it holds the focus, Escape leaves it, and the focus comes back to where it was.
+// Every change asks for a confirmation that names the object. For an irreversible change the user types its name.
+// Dialogs are native <dialog> elements: they trap the focus, close on Escape, and restore the focus afterwards.
 
 import { el, fill } from "./dom.js";
 
 /**
- * Ask, then `act(values)`; what that raises is shown in the dialog, which stays. `fields` are
- * `{ name, label, kind, value, options, hint, required }`; `mustType`: a text that must be typed.
+ * Open a dialog; on submit, call `act(values)` and close it. An error is shown in the dialog, which stays open.
+ * `fields` are `{ name, label, kind, value, options, hint, required }`; `mustType` is a text that the user must type.
  */
 export function question({ title, text, button, danger = false, fields = [], mustType = "", act }) {
   const wrong = el("p", { class: "wrong", role: "alert" });
@@ -24,7 +24,7 @@ export function question({ title, text, button, danger = false, fields = [], mus
     el("h2", { id: "asked" }, title),
     text ? [text].flat().map((one) => el("p", {}, one)) : null,
     inputs.map((one) => one.node),
-    typed ? el("label", { for: "typed", class: "field" }, "Type ", el("code", {}, mustType), " to go on", typed) : null,
+    typed ? el("label", { for: "typed", class: "field" }, "Type ", el("code", {}, mustType), " to confirm", typed) : null,
     wrong,
     el("div", { class: "dialog-foot" }, el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go),
   );
@@ -57,7 +57,7 @@ export function question({ title, text, button, danger = false, fields = [], mus
   return dialog;
 }
 
-/** An error of what was typed. */
+/** Return an error about the user's input. */
 export function inputError(text) {
   return Object.assign(new Error(text), { isInput: true });
 }
@@ -80,7 +80,7 @@ function input({ name, label, kind = "text", value = "", options = null, hint = 
   return { name, node, control, value: () => (kind === "check" ? control.checked : control.value) };
 }
 
-/** Say shortly what was done, without taking the focus; what has a link stays for longer. */
+/** Show a short notification without moving the focus. A notification with a link stays longer. */
 export function tell(said) {
   const place = document.getElementById("told");
   const note = el("p", {}, said);

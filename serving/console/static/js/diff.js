@@ -1,12 +1,12 @@
-// The lines that differ between two texts.
+// Line-by-line difference of two texts.
 
 const LINES_MAX = 600;
 
-/** `[sign, line]` for each line: " " is in both, "-" only in the old text, "+" only in the new one. */
+/** Return `[sign, line]` for each line: " " is in both texts, "-" only in the old one, "+" only in the new one. */
 export function diff(old, now) {
   const a = old.split("\n"), b = now.split("\n");
   if (a.length > LINES_MAX || b.length > LINES_MAX) return [...a.map((one) => ["-", one]), ...b.map((one) => ["+", one])];
-  // common[i][j]: the length of the longest common part of the lines from i and from j on
+  // common[i][j]: length of the longest common subsequence of the lines from i in `a` and from j in `b`
   const common = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1)
     for (let j = b.length - 1; j >= 0; j -= 1) common[i][j] = a[i] === b[j] ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);

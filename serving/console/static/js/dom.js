@@ -1,10 +1,10 @@
-// Elements, and how a page changes without flicker.
+// Creation of elements, and updates of a page without flicker.
 //
-// `el` is the only maker of elements. What it is given as a child becomes text, whatever it holds: names of topics,
-// messages and properties are other people's, and none of them is ever HTML. A link leads within the console.
+// Only `el` and `svg` create elements. Children that are not nodes become text, never HTML: names of topics, messages
+// and properties are untrusted input. Links stay within the console.
 //
-// A page is drawn anew from its data each time (`view` of `live.js`), and `morph` changes what is shown into that: what
-// is the same stays, with its focus, its scroll position, what was typed and what was opened.
+// A page is rendered from its data each time (`view` of `live.js`), and `morph` updates the displayed elements to
+// match. Unchanged elements stay, with their focus, scroll position, typed text and open state.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HANDLERS = ["onclick", "onsubmit", "oninput", "onchange", "onkeydown"];
@@ -21,7 +21,7 @@ function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (HANDLERS.includes(name)) node[name] = value;
-    else if (name === "href" && !/^[#/]/.test(value)) throw new Error(`${value} leads out of the console`);
+    else if (name === "href" && !/^[#/]/.test(value)) throw new Error(`link leaves the console: ${value}`);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {
@@ -31,7 +31,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** Change `current` into `wanted`, which is of the same tag, touching only what differs. */
+/** Update `current` to match `wanted`, an element of the same tag. Only differences are changed. */
 export function morph(current, wanted) {
   if (current.hasAttribute("data-kept")) return;
   attributes(current, wanted);
@@ -40,7 +40,7 @@ export function morph(current, wanted) {
 }
 
 function attributes(current, wanted) {
-  // `open` of a <details> is what the reader last chose.
+  // A <details> stays open or closed as the user left it.
   for (const { name } of [...current.attributes]) {
     if (!wanted.hasAttribute(name) && !(name === "open")) current.removeAttribute(name);
   }
@@ -77,7 +77,7 @@ function fits(node, next) {
   return node.nodeName === next.nodeName && node.dataset?.key === next.dataset?.key;
 }
 
-/** Have the browser save `parts`, texts that follow each other, as a file. */
+/** Download the concatenated `parts` as a file. */
 export function save(name, type, parts) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob(parts, { type }));
@@ -86,7 +86,7 @@ export function save(name, type, parts) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-/** Put `nodes` in place of what is in `parent`. */
+/** Replace the children of `parent` by `nodes`. */
 export function fill(parent, ...nodes) {
   parent.replaceChildren(...nodes.flat(Infinity).filter((one) => one));
 }

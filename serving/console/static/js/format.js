@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Human-readable formats of numbers and times.
 
 const COUNT = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -22,7 +22,7 @@ export function bytes(number) {
   return `${unit ? (number < 100 ? ONE : COUNT).format(number) : COUNT.format(number)} ${UNITS[unit]}`;
 }
 
-/** Nothing at all is a dash, so that what moves stands out. */
+/** A rate of zero is a dash, so that active topics stand out. */
 export const rate = (number) => (number ? `${short(number < 0.1 ? 0.1 : number < 100 ? Math.round(number * 10) / 10 : Math.round(number))}/s` : "–");
 export const byteRate = (number) => (number ? `${bytes(number)}/s` : "–");
 
@@ -43,7 +43,7 @@ export function duration(seconds) {
   }
 }
 
-/** UTC, as the logs have it. */
+/** Format a time in UTC, as in the logs. */
 export const time = (ms) => (ms > 0 ? `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")}Z` : "–");
 
 export function ago(ms, nowMs = Date.now()) {

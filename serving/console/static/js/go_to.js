@@ -1,4 +1,4 @@
-// The field that leads to a topic: it completes names of all namespaces, and goes to the only one, or shows them all.
+// Topic search field: it completes names in all namespaces, opens the only match, or lists all matches.
 
 import { get, query } from "./api.js";
 import { el, fill } from "./dom.js";
@@ -25,7 +25,7 @@ export function goTo() {
     try {
       names = await topicsLike(text, SHOWN_MAX);
     } catch {
-      names = []; // the field still leads to what is typed
+      names = []; // the field works without completions
     }
     fill(offers, names.map((one) => el("option", { value: shortName(one) })));
   }

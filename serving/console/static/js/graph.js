@@ -1,10 +1,10 @@
-// Curves over time, with a scale: the rates of the last hours.
+// Time-series graph with a scale: the rates of the last hours.
 
 import { el, svg } from "./dom.js";
 
 const WIDTH = 600, HEIGHT = 120;
 
-/** `series`: `[name, values]`, oldest first, of equal lengths; `scale(number)` is the text of a number. */
+/** Draw `series`: `[name, values]` pairs of equal lengths, oldest value first. `scale(number)` formats a number. */
 export function graph(title, series, { endMs, stepS, scale }) {
   const length = Math.max(...series.map(([, values]) => values.length));
   const most = Math.max(...series.flatMap(([, values]) => values), 1e-9);
@@ -17,8 +17,8 @@ export function graph(title, series, { endMs, stepS, scale }) {
     "figure",
     { class: "graph" },
     el("figcaption", {}, el("strong", {}, title), series.map(([name, values], at) => el("span", { class: `curve-key curve-${at}` }, `${name} ${scale(values.at(-1) ?? 0)}`))),
-    el("div", { class: "graph-scale" }, el("span", {}, `up to ${scale(most)}`)),
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}, ${clock(startMs)} to ${clock(endMs)} UTC, up to ${scale(most)}` }, lines),
+    el("div", { class: "graph-scale" }, el("span", {}, `max ${scale(most)}`)),
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}, ${clock(startMs)} to ${clock(endMs)} UTC, max ${scale(most)}` }, lines),
     el("div", { class: "graph-scale" }, el("span", {}, `${clock(startMs)}Z`), el("span", {}, `${clock(endMs)}Z`)),
   );
 }

@@ -1,8 +1,8 @@
-// Where things are in the console, and in REST.
+// Addresses of objects in the console and in the REST API.
 
 import { path } from "./api.js";
 
-/** The four parts of a topic's full name, or of a short one as clients write it; null for what is none. */
+/** Split a topic's full or short name into its four parts. Return null if it is not a topic name. */
 export function parts(name) {
   const match = /^(persistent|non-persistent):\/\/([^/]+)\/([^/]+)\/(.+)$/s.exec(name);
   if (match) return { domain: match[1], tenant: match[2], namespace: match[3], topic: match[4] };
@@ -12,7 +12,7 @@ export function parts(name) {
   return { domain: "persistent", tenant: "public", namespace: "default", topic: name };
 }
 
-/** A full name as clients may write it. */
+/** Return the short form of a full topic name, as clients may use it. */
 export const shortName = (name) => name.replace(/^persistent:\/\//, "");
 
 export function topicLink(name, tab = "") {

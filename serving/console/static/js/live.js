@@ -1,14 +1,14 @@
-// A page that is kept fresh: what it shows is asked for again every few seconds, while somebody can see it.
+// Live pages: their data are fetched again every few seconds while the browser tab is visible.
 
 import { el, fill, morph } from "./dom.js";
 
 const EVERY_MS = 3_000;
-const PATIENCE_MS = 200; // before it is said that something loads: most answers are quicker, and nothing flashes
+const PATIENCE_MS = 200; // before “Loading…” is shown: most responses are faster, which avoids flicker
 
 /**
- * Show `view(await load(signal))` in `root`, again and again. Returns `{ refresh, stop }`.
+ * Show `view(await load(signal))` in `root` periodically. Return `{ refresh, stop }`.
  *
- * While nothing was ever shown an error takes its place; later it is told above what was shown last.
+ * An error of the first load replaces the content. A later error is shown above the last content.
  */
 export function live(root, load, view, { everyMs = EVERY_MS } = {}) {
   let timer = 0, turn = 0, shown = null, aborting = new AbortController(), stopped = false;
@@ -62,7 +62,7 @@ export function live(root, load, view, { everyMs = EVERY_MS } = {}) {
 }
 
 export function problem(error, wasShown) {
-  const title = { 403: "You may not see this", 404: "This is not here" }[error.status] ?? "This cannot be shown now";
+  const title = { 403: "Access denied", 404: "Not found" }[error.status] ?? "Loading failed";
   return el(
     "div",
     { class: "notice bad", role: "alert" },

@@ -1,8 +1,8 @@
-// What pages are made of: tables, tiles, marks of a state, meters, small curves.
+// Components of pages: tables, tiles, status pills, meters, sparklines.
 
 import { el, svg } from "./dom.js";
 
-/** A mark with a word in it; `kind` is ok, warn, bad, busy or none, and never says anything that the word does not. */
+/** Status pill with a text. `kind` is ok, warn, bad, busy or none; it sets only the colour and adds no information. */
 export const pill = (text, kind = "none") => el("span", { class: `pill ${kind}` }, text);
 
 const WAITS = [
@@ -12,7 +12,7 @@ const WAITS = [
   ["a read is in progress", "reading"],
 ];
 
-/** A reason why nothing is delivered, in a word, and whether somebody should look at it. */
+/** Return the short form of a `blockedReason`, and whether it needs an operator's attention. */
 export function waiting(reason) {
   const known = WAITS.find(([text]) => reason.startsWith(text));
   return known ? { word: known[1], isTrouble: false } : { word: "blocked", isTrouble: true };
@@ -31,8 +31,8 @@ export function button(text, act, attributes = {}) {
   return el("button", { type: "button", onclick: act, ...attributes }, text);
 }
 
-/** Rows of `columns`: `{ title, cell(row), kind }`; kind `num`, `wide` (not on a phone), or both. `key(row)` is its own. */
-export function table(caption, columns, rows, key, empty = "There is nothing here.") {
+/** Table of `columns` `{ title, cell(row), kind }`; a `kind` of `wide` is hidden on phones. `key(row)` is unique. */
+export function table(caption, columns, rows, key, empty = "There is nothing to show.") {
   if (!rows.length) return el("p", { class: "empty" }, empty);
   return el(
     "div",
@@ -60,7 +60,7 @@ export function table(caption, columns, rows, key, empty = "There is nothing her
   );
 }
 
-/** A number that one looks at first, with what it was in the last minutes. */
+/** Key figure, with a sparkline of its recent values. */
 export function tile(title, value, { note = "", curve = null, kind = "" } = {}) {
   return el(
     "div",
@@ -84,13 +84,13 @@ export function panel(title, body, { actions = [], note = "" } = {}) {
   );
 }
 
-/** Names and what they are. */
+/** List of names and values; null pairs are omitted. */
 export function facts(pairs) {
   const shown = pairs.filter((pair) => pair);
   return el("dl", { class: "facts" }, shown.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-/** How much of something is used; `share` 0 to 1. */
+/** Usage bar; `share` is from 0 to 1. */
 export function meter(share, label) {
   const width = Math.max(0, Math.min(1, share || 0)) * 100;
   return el(
@@ -120,7 +120,7 @@ export function sparkline(values) {
 
 const LENGTH = 60;
 
-/** Remembers the last values of some numbers, while a page is open. */
+/** Recent values of named numbers, kept while a page is open. */
 export class History {
   #values = new Map();
 
@@ -133,7 +133,7 @@ export class History {
   }
 }
 
-/** Links between the parts of a page; the one that is shown says so. */
+/** Tabs of a page; the current one has `aria-current`. */
 export function tabs(label, entries, current) {
   return el(
     "nav",
@@ -147,7 +147,7 @@ export function tabs(label, entries, current) {
 export function crumbs(...entries) {
   return el(
     "nav",
-    { class: "crumbs", "aria-label": "Where this is" },
+    { class: "crumbs", "aria-label": "Breadcrumb" },
     entries.map(([title, href]) => (href ? el("a", { href }, title) : el("span", { "aria-current": "page" }, title))),
   );
 }

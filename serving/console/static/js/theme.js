@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, until somebody chooses here; that is remembered in this browser.
+// Light or dark theme: the system's, unless the user chooses one, which is stored in this browser.
 
 import { el } from "./dom.js";
 
@@ -16,8 +16,8 @@ export function themeButton() {
   const one = el("button", { type: "button", class: "theme", onclick: turn });
   const label = () => {
     one.textContent = SIGNS[chosen()];
-    one.title = `Colours: ${chosen()}`;
-    one.setAttribute("aria-label", `Colours: ${chosen()}; change to ${NEXT[chosen()]}`);
+    one.title = `Theme: ${chosen()}`;
+    one.setAttribute("aria-label", `Theme: ${chosen()}; switch to ${NEXT[chosen()]}`);
   };
   function turn() {
     localStorage.setItem(KEY, NEXT[chosen()]);
