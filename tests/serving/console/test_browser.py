@@ -53,7 +53,7 @@ async def test_topics_are_found_made_and_ordered(page: Page, rest: Rest, client:
         page.open("topics/public/default?sort=size")
         page.see("busy")
         page.click("New topic")
-        page.answer("Make it", Name="made here", Partitions="3")
+        page.answer("Create", Name="made here", Partitions="3")
 
     await in_thread(look)
     assert (await rest.get("/admin/v2/persistent/public/default/made%20here/partitions")).body[
@@ -226,7 +226,7 @@ async def test_a_subscription_without_a_consumer_is_no_trouble(
         page.open("connections")
         page.see("Pulsar-CPP", "orders")
         page.click("Close")
-        page.answer("Close it")
+        page.answer("Close")
 
     await in_thread(look)
 
@@ -250,7 +250,7 @@ async def test_permissions_and_roles_are_forms(page: Page, rest: Rest) -> None:
         page.click_in_row("public", "Edit")
         page.answer("Save")
         page.click("New tenant")
-        page.answer("Make it", Name="shop")
+        page.answer("Create", Name="shop")
         page.see("shop")
         page.click_in_row("shop", "Delete")
         page.answer("Delete", Type="shop")
@@ -316,7 +316,7 @@ async def test_the_archive_and_the_bookies_are_worked_on_by_hand(
         page.open("archive")
         page.see("Segments of all topics")
         page.click("Archive now")
-        page.fill("Also what", "yes")
+        page.fill("Seal and archive", "yes")
         page.answer("Archive")
         page.see("1 segment archived, 0 failed")
         page.click("Verify")
@@ -356,7 +356,7 @@ async def test_a_bookie_is_decommissioned_and_kept(page: Page, rest: Rest, house
     def give_up() -> None:
         page.see("absent")
         page.click_in_row(bookie, "Recover")
-        page.answer("Copy what it held")
+        page.answer("Recover")
         page.see("given up")
 
     await in_thread(give_up)
@@ -368,9 +368,9 @@ async def test_tenants_and_namespaces_are_made_and_deleted(page: Page, rest: Res
     def work() -> None:
         page.open("topics")
         page.click("New tenant")
-        page.answer("Make it", Name="shop")
+        page.answer("Create", Name="shop")
         page.click("New namespace")
-        page.answer("Make it", Tenant="shop", Name="orders")
+        page.answer("Create", Tenant="shop", Name="orders")
         page.see("shop/orders")
         page.click_in_row("shop/orders", "Delete")
         page.fill("Type", "shop/other")
@@ -462,7 +462,7 @@ PLACES = {
     f"{NAME}/permissions": LONG[:30],
     f"{NAME}/policies": "retention",
     "schemas": "orders",
-    "connections": "No client is connected",
+    "connections": "No clients are connected",
     "archive": "Segments of all topics",
     "tenants": "public",
     "find?contains=a-name": LONG[:30],
@@ -555,7 +555,7 @@ class TestSecured:
             page.click("Cluster")
             page.see("Access denied", "only superusers may")
             page.click("Topics")
-            page.see("public/default", "use it")
+            page.see("public/default", "limited")
             page.click("public/default")
             page.click("orders")
             page.click("Unload")

@@ -1,4 +1,4 @@
-// The archive of the whole cluster: how many segments are in which state, what fails; and what is done to it by hand.
+// Archive of the cluster: segments by state, failed uploads, and manual actions.
 
 import { ask, getIfAny, get } from "../api.js";
 import { question } from "../dialogs.js";
@@ -7,7 +7,7 @@ import { bytes, count, plural } from "../format.js";
 import { live } from "../live.js";
 import { button, code, facts, panel, pill, table, tile, tiles } from "../parts.js";
 
-// It looks at every topic's segments, so it is asked for seldom.
+// Each request reads the segments of every topic, so it is sent rarely.
 const EVERY_MS = 30_000;
 
 export function archive(root) {
@@ -19,16 +19,16 @@ function view({ status, tables }) {
   return [
     el("div", { class: "head" }, el("h1", {}, "Archive"), el("div", { class: "actions" }, button("Archive now", run), button("Verify", verify), button("Repair", repair))),
     tiles(
-      tile("Archived", plural(status.archived, "segment"), { note: `${bytes(status.archived_bytes)} since the brokers began` }),
+      tile("Archived", plural(status.archived, "segment"), { note: `${bytes(status.archived_bytes)} since the brokers started` }),
       tile("Waiting", count(status.waiting)),
       tile("Failing", count(status.failing.length), { kind: status.failing.length ? "bad" : "" }),
-      tile("Released", plural(status.released, "segment"), { note: "by bookies, since the brokers began" }),
+      tile("Released", plural(status.released, "segment"), { note: "by bookies, since the brokers started" }),
     ),
-    status.failing.length ? el("div", { class: "notice bad", role: "alert" }, el("strong", {}, "This fails, and is tried again"), el("ul", {}, status.failing.map((one) => el("li", {}, one)))) : null,
+    status.failing.length ? el("div", { class: "notice bad", role: "alert" }, el("strong", {}, "Failed, will be retried"), el("ul", {}, status.failing.map((one) => el("li", {}, one)))) : null,
     panel(
       "Segments of all topics",
       table(
-        "Segments by their states",
+        "Segments by state",
         [
           { title: "State", cell: ([state]) => pill(state) },
           { title: "Segments", kind: "num", cell: ([, one]) => count(one.segments) },
@@ -38,17 +38,17 @@ function view({ status, tables }) {
         ([state]) => state,
       ),
     ),
-    status.running.length ? panel("Under way", el("ul", {}, status.running.map((one) => el("li", {}, code(one))))) : null,
-    tables?.length ? panel("Iceberg tables that are kept fresh", facts(tables.map((one) => [one.topic, `${one.catalog} ${one.namespace}.${one.table}`]))) : null,
+    status.running.length ? panel("In progress", el("ul", {}, status.running.map((one) => el("li", {}, code(one))))) : null,
+    tables?.length ? panel("Iceberg tables", facts(tables.map((one) => [one.topic, `${one.catalog} ${one.namespace}.${one.table}`]))) : null,
   ];
 }
 
 const run = () =>
   question({
     title: "Archive everything now?",
-    text: "All sealed segments of the cluster are archived, without waiting.",
+    text: "All sealed segments of the cluster are archived immediately.",
     button: "Archive",
-    fields: [{ name: "seal", label: "Also what is written now: its segments are sealed", kind: "check" }],
+    fields: [{ name: "seal", label: "Seal and archive active segments too", kind: "check" }],
     act: async ({ seal }) => {
       const found = await ask("POST", `/quire/v1/archive/run?seal=${seal}`);
       return `${plural(found.archived, "segment")} archived, ${found.failed} failed`;
@@ -57,8 +57,8 @@ const run = () =>
 
 const verify = () =>
   question({
-    title: "Read every object back?",
-    text: "Each object of the archive is read and compared. That may take long.",
+    title: "Verify the archive?",
+    text: "Every object of the archive is read and verified, which can take a long time.",
     button: "Verify",
     act: async () => {
       const found = await ask("POST", "/quire/v1/archive/verify");
@@ -69,7 +69,7 @@ const verify = () =>
 const repair = () =>
   question({
     title: "Repair the archive?",
-    text: "What is damaged there and still on bookies is uploaded again.",
+    text: "Damaged objects are uploaded again if bookies still store their segments.",
     button: "Repair",
     act: async () => `${plural((await ask("POST", "/quire/v1/archive/repair")).repaired, "segment")} repaired`,
   });

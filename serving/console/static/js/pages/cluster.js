@@ -1,4 +1,4 @@
-// The cluster at a glance: what comes in, brokers, bookies and their disks, what repair and the archive do.
+// Overview of the cluster: traffic, brokers, bookies and their disks, repair, and the archive.
 
 import { ask, get, getIfAny, path } from "../api.js";
 import { question } from "../dialogs.js";
@@ -31,7 +31,7 @@ const SPANS = [[60, "1 hour"], [480, "8 hours"]];
 
 function traffic({ series, minutes }, choose) {
   const actions = SPANS.map(([one, text]) => button(text, () => choose(one), { "aria-pressed": String(one === minutes) }));
-  if (!series || series.rates.messagesIn.length < 2) return panel("Traffic", el("p", { class: "empty" }, "Brokers keep the rates of eight hours, from their start on. Here is a curve in half a minute."));
+  if (!series || series.rates.messagesIn.length < 2) return panel("Traffic", el("p", { class: "empty" }, "The graph appears about 30 seconds after the brokers start, and covers up to eight hours."));
   const { rates, ...scale } = series;
   return panel("Traffic", el("div", { class: "pair graphs" }, [
     graph("Messages", [["in", rates.messagesIn], ["out", rates.messagesOut]], { ...scale, scale: (one) => (one ? rate(one) : "0/s") }),
@@ -49,9 +49,9 @@ function view(data, history, state, choose) {
     tiles(
       tile("Messages in", rate(messages), { curve: history.add("messages", messages) }),
       tile("Bytes in", byteRate(incoming), { curve: history.add("bytes", incoming) }),
-      tile("Topics in use", count(data.brokers.reduce((all, one) => all + one.topics, 0)), { note: plural(sum("connections"), "connection") }),
-      tile("Brokers", `${answering}/${data.brokers.length}`, { note: "answer", kind: answering < data.brokers.length ? "warn" : "" }),
-      tile("Bookies", `${writable}/${data.bookies.length}`, { note: "take writes", kind: writable < data.bookies.length ? "warn" : "" }),
+      tile("Loaded topics", count(data.brokers.reduce((all, one) => all + one.topics, 0)), { note: plural(sum("connections"), "connection") }),
+      tile("Brokers", `${answering}/${data.brokers.length}`, { note: "responding", kind: answering < data.brokers.length ? "warn" : "" }),
+      tile("Bookies", `${writable}/${data.bookies.length}`, { note: "writable", kind: writable < data.bookies.length ? "warn" : "" }),
     ),
     warnings(data),
     traffic(state, choose),
@@ -67,7 +67,7 @@ function warnings(data) {
     ...data.brokers.flatMap((one) => [...(one.now?.whyNotReady ?? []), ...(one.now?.warnings ?? [])].map((each) => `${one.broker}: ${each}`)),
   ];
   if (!found.length) return null;
-  return el("div", { class: "notice warn", role: "alert" }, el("strong", {}, "Look at this"), el("ul", {}, found.map((one) => el("li", {}, one))));
+  return el("div", { class: "notice warn", role: "alert" }, el("strong", {}, "Needs attention"), el("ul", {}, found.map((one) => el("li", {}, one))));
 }
 
 const brokers = (rows) =>
@@ -86,11 +86,11 @@ const brokers = (rows) =>
     ],
     rows,
     (one) => one.broker,
-    "No broker is registered.",
+    "No brokers are registered.",
   );
 
 function state(one) {
-  if (!one.now) return pill("silent", "bad");
+  if (!one.now) return pill("not responding", "bad");
   return one.now.whyNotReady.length ? pill("not ready", "warn") : pill("ready", "ok");
 }
 
@@ -110,7 +110,7 @@ const bookies = (rows) =>
     ],
     rows,
     (one) => one.uuid,
-    "No bookie is registered.",
+    "No bookies are registered.",
   );
 
 function disk(one) {
@@ -121,33 +121,33 @@ function disk(one) {
 const nameOf = (one) => (one.address ? `bookie ${one.address}` : "the bookie in this process");
 
 function bookieActions(one) {
-  if (!one.address) return null; // a part of this process
+  if (!one.address) return null; // it runs in the broker's process
   const act = (what) => () => ask("PUT", path`/quire/v1/bookies/${one.uuid}/` + what);
   if (one.state.startsWith("draining") || one.state === "given up")
-    return button("Keep", () => question({ title: `Keep ${nameOf(one)}?`, text: "It takes new entries again; what was copied stays copied.", button: "Keep", act: act("keep") }));
+    return button("Keep", () => question({ title: `Keep ${nameOf(one)}?`, text: "The bookie accepts new entries again. Copies already made on other bookies are kept.", button: "Keep", act: act("keep") }));
   if (one.state === "absent" || one.state === "lost")
     return button("Recover", () =>
-      question({ title: `Give ${nameOf(one)} up?`, text: "What it held is copied at once from the others. Do this if it never comes back.", button: "Copy what it held", danger: true, act: act("recover") }));
+      question({ title: `Recover ${nameOf(one)}?`, text: "Its ledgers are replicated immediately from their remaining copies. Use this only if the bookie will not come back.", button: "Recover", danger: true, act: act("recover") }));
   return button("Decommission", () =>
-    question({ title: `Decommission ${nameOf(one)}?`, text: "It takes nothing new, what it holds is copied to others, and then it leaves the cluster.", button: "Decommission", danger: true, act: act("decommission") }));
+    question({ title: `Decommission ${nameOf(one)}?`, text: "The bookie accepts no new entries. Its ledgers are copied to other bookies, and then it leaves the cluster.", button: "Decommission", danger: true, act: act("decommission") }));
 }
 
 function repair(one, bookieCount) {
   const leaving = Object.values(one.left ?? {}).reduce((all, each) => all + each, 0);
-  if (!one.coordinator) return panel("Repair", el("p", { class: "empty" }, bookieCount ? "Nothing had to be looked at yet." : "There are no bookies to copy between."));
+  if (!one.coordinator) return panel("Repair", el("p", { class: "empty" }, bookieCount ? "No ledgers have been checked yet." : "No bookies are registered, so there is nothing to repair."));
   const lost = Object.keys(one.lostLedgers ?? {});
   return panel(
     "Repair",
     facts([
       ["State", pill(one.state, one.state === "idle" ? "ok" : "busy")],
       ["Coordinator", one.coordinator || "–"],
-      ["Looked at", `${count(one.checked)} of ${plural(one.ledgers, "ledger")}`],
-      ["Mended", `${plural(one.repaired, "ledger")}, ${bytes(one.bytesCopied)}`],
+      ["Checked", `${count(one.checked)} of ${plural(one.ledgers, "ledger")}`],
+      ["Repaired", `${plural(one.repaired, "ledger")}, ${bytes(one.bytesCopied)}`],
       leaving ? ["Still to move", plural(leaving, "ledger")] : null,
-      one.unplaced ? ["Without a place", pill(plural(one.unplaced, "ledger"), "warn")] : null,
+      one.unplaced ? ["Lacking a bookie", pill(plural(one.unplaced, "ledger"), "warn")] : null,
       one.failed ? ["Failed", el("span", { class: "bad-text" }, `${plural(one.failed, "ledger")}: ${one.error}`)] : null,
       ["Lost ledgers", lost.length ? pill(plural(lost.length, "ledger"), "bad") : "none"],
-      ["Told", ago(one.updatedMs)],
+      ["Updated", ago(one.updatedMs)],
     ]),
     { actions: button("Check all ledgers", checkAll) },
   );
@@ -156,19 +156,19 @@ function repair(one, bookieCount) {
 const checkAll = () =>
   question({
     title: "Check all ledgers now?",
-    text: "The coordinator looks whether each ledger has its copies, and makes what is missing.",
+    text: "The coordinator checks that each ledger has all its copies, and creates missing ones.",
     button: "Check",
     act: () => ask("POST", "/quire/v1/repair/run"),
   });
 
 function archive(one) {
-  if (!one) return panel("Archive", el("p", { class: "empty" }, "There is no archive: bookies keep what topics keep."));
+  if (!one) return panel("Archive", el("p", { class: "empty" }, "No archive is configured: bookies store all data."));
   return panel(
     "Archive",
     facts([
-      ["Archived here since the start", `${plural(one.archived, "segment")}, ${bytes(one.archived_bytes)}`],
+      ["Archived by this broker since its start", `${plural(one.archived, "segment")}, ${bytes(one.archived_bytes)}`],
       ["Waiting", count(one.waiting)],
-      ["Failing", one.failing?.length ? el("ul", {}, one.failing.map((each) => el("li", {}, code(String(each))))) : "nothing"],
+      ["Failing", one.failing?.length ? el("ul", {}, one.failing.map((each) => el("li", {}, code(String(each))))) : "none"],
     ]),
   );
 }

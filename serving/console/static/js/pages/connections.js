@@ -1,4 +1,4 @@
-// Clients' connections to all brokers: who they are and what they do.
+// Client connections of all brokers, with their producers, consumers and rates.
 
 import { ask, get, query as asQuery } from "../api.js";
 import { question } from "../dialogs.js";
@@ -29,8 +29,8 @@ export function connections(root, _, query) {
 function view(page, state, typed) {
   return [
     el("h1", {}, "Connections ", muted(count(page.total))),
-    el("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, el("input", { type: "search", value: state.contains, placeholder: "Address, client, role or topic contains…", "aria-label": "Contains", oninput: typed, autocomplete: "off", spellcheck: "false" })),
-    page.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Not all brokers answer"), el("p", {}, page.silent.join("; "))) : null,
+    el("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, el("input", { type: "search", value: state.contains, placeholder: "Address, client, role or topic contains…", "aria-label": "Filter", oninput: typed, autocomplete: "off", spellcheck: "false" })),
+    page.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Some brokers did not respond"), el("p", {}, page.silent.join("; "))) : null,
     el(
       "section",
       { class: "panel" },
@@ -49,10 +49,10 @@ function view(page, state, typed) {
         ],
         page.connections,
         (one) => `${one.broker} ${one.name}`,
-        state.contains ? "No connection contains this." : "No client is connected.",
+        state.contains ? "No connection matches the filter." : "No clients are connected.",
       ),
     ),
-    page.total > page.connections.length ? muted(`The busiest ${plural(page.connections.length, "connection")} are shown.`) : null,
+    page.total > page.connections.length ? muted(`Showing the busiest ${plural(page.connections.length, "connection")}.`) : null,
   ];
 }
 
@@ -61,14 +61,14 @@ const TOPICS_SHOWN = 3;
 function topics(one) {
   if (!one.topics.length) return "–";
   const links = one.topics.slice(0, TOPICS_SHOWN).map((name) => el("p", {}, el("a", { href: topicLink(name) }, shortName(name))));
-  return [links, one.topics.length > TOPICS_SHOWN ? muted("and others") : null];
+  return [links, one.topics.length > TOPICS_SHOWN ? muted("and more") : null];
 }
 
 const close = (one) =>
   question({
     title: `Close connection ${one.name}?`,
-    text: "Its client connects again, unless it is stopped or refused; messages without a receipt or an acknowledgement are sent again.",
-    button: "Close it",
+    text: "The client reconnects unless it is stopped or rejected. Messages without a receipt or an acknowledgement are sent again.",
+    button: "Close",
     danger: true,
     act: () => ask("DELETE", `/quire/v1/connections${asQuery({ broker: one.broker, name: one.name })}`),
   });

@@ -1,4 +1,4 @@
-// The topics of all namespaces whose name contains what was typed.
+// Search results: topics of all namespaces whose name contains a text.
 
 import { topicsLike } from "../go_to.js";
 import { el } from "../dom.js";
@@ -16,7 +16,7 @@ export function find(root, _, query) {
 function view(names, contains) {
   const exact = contains.includes("/") && parts(contains);
   return [
-    el("h1", {}, "Topics ", muted(`with “${contains}”`)),
+    el("h1", {}, "Topics ", muted(`matching “${contains}”`)),
     el(
       "section",
       { class: "panel" },
@@ -25,10 +25,10 @@ function view(names, contains) {
         [{ title: "Topic", kind: "name", cell: (one) => el("a", { href: topicLink(one) }, shortName(one)) }],
         names,
         (one) => one,
-        "No persistent topic that you may list has such a name.",
+        "No persistent topic that you can list matches.",
       ),
     ),
-    names.length === ROWS ? muted(`Only the first ${ROWS} are shown.`) : null,
-    !names.length && exact ? el("p", {}, el("a", { href: topicLink(contains) }, "Open it nevertheless")) : null,
+    names.length === ROWS ? muted(`Showing the first ${ROWS} topics.`) : null,
+    !names.length && exact ? el("p", {}, el("a", { href: topicLink(contains) }, "Open this topic anyway")) : null,
   ];
 }

@@ -1,4 +1,4 @@
-// Log-in, where REST asks for it: a token, or a user with a password. They are tried before they are kept.
+// Log-in form: a token, or a user and a password. Credentials are stored only after the broker has accepted them.
 
 import { Refused, credentials, get } from "../api.js";
 import { el, fill } from "../dom.js";
@@ -12,7 +12,7 @@ export function logIn(root, done) {
     "form",
     { class: "log-in panel", onsubmit: tryIt },
     el("h1", {}, "Log in"),
-    el("p", { class: "quiet" }, "What you may here is what you may over REST."),
+    el("p", { class: "quiet" }, "You have the same permissions here as over REST."),
     el("label", { class: "field", for: "token" }, "Token", token),
     el("p", { class: "or" }, "or"),
     el("label", { class: "field", for: "user" }, "User", user),
@@ -24,13 +24,13 @@ export function logIn(root, done) {
   async function tryIt(event) {
     event.preventDefault();
     const header = shown();
-    if (!header) return fill(wrong, "Paste a token, or say who you are");
+    if (!header) return fill(wrong, "Enter a token, or a user and a password");
     credentials.keep(header);
     try {
       await get("/quire/v1/whoami");
     } catch (error) {
       credentials.forget();
-      return fill(wrong, error instanceof Refused ? error.message : "The browser cannot send this");
+      return fill(wrong, error instanceof Refused ? error.message : "The browser cannot send these credentials");
     }
     done();
   }

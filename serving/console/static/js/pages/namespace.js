@@ -1,4 +1,4 @@
-// One namespace: its topics, and in parts of their own who may use them, and its policies.
+// A namespace: tabs for its topics, permissions and policies.
 
 import { el } from "../dom.js";
 import { namespaceLink } from "../links.js";

@@ -1,4 +1,4 @@
-// The namespaces that the user may see.
+// Namespaces that the user may see.
 
 import { ask, get, path } from "../api.js";
 import { question } from "../dialogs.js";
@@ -26,18 +26,18 @@ function view(rows, who) {
         [
           { title: "Namespace", kind: "name", cell: (one) => el("a", { href: namespaceLink(...split(one)) }, one.namespace) },
           { title: "Topics", kind: "num", cell: (one) => count(one.topics) },
-          { title: "In use", kind: "num", cell: (one) => (one.numbers.topicsLoaded ? count(one.numbers.topicsLoaded) : "–") },
+          { title: "Loaded", kind: "num", cell: (one) => (one.numbers.topicsLoaded ? count(one.numbers.topicsLoaded) : "–") },
           { title: "In", kind: "num", cell: (one) => rate(one.numbers.msgRateIn) },
           { title: "Bytes in", kind: "num wide", cell: (one) => byteRate(one.numbers.msgThroughputIn) },
           { title: "Out", kind: "num", cell: (one) => rate(one.numbers.msgRateOut) },
           { title: "Backlog", kind: "num", cell: (one) => (one.numbers.backlog ? short(one.numbers.backlog) : "–") },
           { title: "Stored", kind: "num wide", cell: (one) => (one.numbers.storageSize ? bytes(one.numbers.storageSize) : "–") },
-          { title: "You may", kind: "wide", cell: (one) => (one.mayAdminister ? pill("administer", "ok") : pill("use it")) },
+          { title: "Access", kind: "wide", cell: (one) => (one.mayAdminister ? pill("admin", "ok") : pill("limited")) },
           { title: "", kind: "act", cell: (one) => (one.mayAdminister ? button("Delete", () => remove(one)) : null) },
         ],
         rows,
         (one) => one.namespace,
-        "There is no namespace whose topics you may list.",
+        "There are no namespaces that you can access.",
       ),
     ),
   ];
@@ -46,21 +46,21 @@ function view(rows, who) {
 const newNamespace = () =>
   question({
     title: "New namespace",
-    button: "Make it",
+    button: "Create",
     fields: [
       { name: "tenant", label: "Tenant", value: "public", required: true },
       { name: "namespace", label: "Name", required: true },
     ],
     act: async ({ tenant, namespace }) => {
       await ask("PUT", path`/admin/v2/namespaces/${tenant}/${namespace}`);
-      return `Namespace ${tenant}/${namespace} is there`;
+      return `Namespace ${tenant}/${namespace} was created`;
     },
   });
 
 const remove = (one) =>
   question({
     title: `Delete namespace ${one.namespace}?`,
-    text: "It must be empty: topics are deleted one by one.",
+    text: "The namespace must be empty; delete its topics first.",
     button: "Delete",
     danger: true,
     mustType: one.namespace,

@@ -1,4 +1,4 @@
-// The topics of all namespaces that have a schema.
+// Topics of all namespaces that have a schema.
 
 import { get, query as asQuery } from "../api.js";
 import { el } from "../dom.js";
@@ -41,12 +41,12 @@ function view(page, state, change, typed) {
           { title: "Topic", kind: "name", cell: (one) => el("a", { href: topicLink(one.topic, "schemas") }, shortName(one.topic)) },
           { title: "Type", cell: (one) => pill(one.type) },
           { title: "Versions", kind: "num", cell: (one) => count(one.versions) },
-          { title: "Newest", kind: "num", cell: (one) => one.version },
-          { title: "Since", cell: (one) => muted(ago(one.changedMs)) },
+          { title: "Latest version", kind: "num", cell: (one) => one.version },
+          { title: "Updated", cell: (one) => muted(ago(one.changedMs)) },
         ],
         page.schemas,
         (one) => one.topic,
-        state.contains ? "No topic with a schema has such a name." : "No topic that you may list has a schema.",
+        state.contains ? "No topic with a schema matches the filter." : "No topic that you can list has a schema.",
       ),
       page.total > ROWS ? el("div", { class: "pager" }, button("Previous", () => change({ page: state.page - 1 }), { disabled: state.page <= 1 }), button("Next", () => change({ page: state.page + 1 }), { disabled: isLast })) : null,
     ),

@@ -1,4 +1,4 @@
-// The tenants, with the roles that administer each.
+// Tenants and their admin roles.
 
 import { ask, get, path } from "../api.js";
 import { question } from "../dialogs.js";
@@ -27,7 +27,7 @@ function view({ all, rows }) {
         "Tenants",
         [
           { title: "Tenant", kind: "name", cell: (one) => el("strong", {}, one.name) },
-          { title: "Administered by", kind: "why", cell: (one) => (one.adminRoles.length ? one.adminRoles.map((role) => [pill(role), " "]) : "–") },
+          { title: "Admin roles", kind: "why", cell: (one) => (one.adminRoles.length ? one.adminRoles.map((role) => [pill(role), " "]) : "–") },
           { title: "Clusters", cell: (one) => one.allowedClusters.join(", ") || "–" },
           { title: "", kind: "act", cell: (one) => [button("Edit", () => edit(one)), " ", button("Delete", () => remove(one))] },
         ],
@@ -36,27 +36,27 @@ function view({ all, rows }) {
         "There are no tenants.",
       ),
     ),
-    all > rows.length ? el("p", { class: "quiet" }, `Only the first ${rows.length} of ${all} are shown.`) : null,
+    all > rows.length ? el("p", { class: "quiet" }, `Showing the first ${rows.length} of ${all} tenants.`) : null,
   ];
 }
 
-const ROLES = { name: "roles", label: "Roles that administer it", kind: "area", rows: 3, hint: "one a line; superusers always may" };
+const ROLES = { name: "roles", label: "Admin roles", kind: "area", rows: 3, hint: "one per line; superusers always have access" };
 const lines = (text) => text.split("\n").map((one) => one.trim()).filter(Boolean);
 
 export const newTenant = () =>
   question({
     title: "New tenant",
-    button: "Make it",
+    button: "Create",
     fields: [{ name: "tenant", label: "Name", required: true }, ROLES],
     act: async ({ tenant, roles }) => {
       await ask("PUT", path`/admin/v2/tenants/${tenant}`, { adminRoles: lines(roles) });
-      return `Tenant ${tenant} is there`;
+      return `Tenant ${tenant} was created`;
     },
   });
 
 const edit = (one) =>
   question({
-    title: `Tenant ${one.name}`,
+    title: `Edit tenant ${one.name}`,
     button: "Save",
     fields: [{ ...ROLES, value: one.adminRoles.join("\n") }],
     act: ({ roles }) => ask("POST", path`/admin/v2/tenants/${one.name}`, { adminRoles: lines(roles), allowedClusters: one.allowedClusters }),
@@ -65,7 +65,7 @@ const edit = (one) =>
 const remove = (one) =>
   question({
     title: `Delete tenant ${one.name}?`,
-    text: "It must have no namespaces.",
+    text: "The tenant must have no namespaces.",
     button: "Delete",
     danger: true,
     mustType: one.name,

@@ -1,4 +1,4 @@
-// The topics of a namespace: pages that the broker cuts, by name or by what is busiest.
+// Topics of a namespace, sorted and paginated by the broker.
 
 import { ask, get, path, query as asQuery } from "../api.js";
 import { question } from "../dialogs.js";
@@ -10,11 +10,11 @@ import { button, muted, pill, table, waitPill } from "../parts.js";
 
 const ROWS = 50;
 const ORDERS = [
-  ["name", "by name"],
-  ["in", "most in"],
-  ["out", "most out"],
-  ["backlog", "largest backlog"],
-  ["size", "largest"],
+  ["name", "By name"],
+  ["in", "By rate in"],
+  ["out", "By rate out"],
+  ["backlog", "By backlog"],
+  ["size", "By size"],
 ];
 
 export function topics(root, place, query) {
@@ -32,7 +32,7 @@ export function topics(root, place, query) {
     );
   const shown = live(root, load, (data) => view(data, place, state, change));
 
-  /** What is shown stays in the address, so that it can be kept and shared; the page is not begun anew for it. */
+  /** Store the filter in the address, for bookmarks and links, without restarting the page. */
   function change(values) {
     Object.assign(state, { page: 1 }, values);
     history.replaceState(null, "", here(place, state));
@@ -50,7 +50,7 @@ function here(place, state) {
 function view(data, place, state, change) {
   return [
     filters(state, change),
-    data.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Not all brokers answer"), el("p", {}, data.silent.join("; "))) : null,
+    data.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Some brokers did not respond"), el("p", {}, data.silent.join("; "))) : null,
     el("section", { class: "panel" }, rows(data.topics, place, state), pager(data, state, change)),
   ];
 }
@@ -67,8 +67,8 @@ function filters(state, change) {
     "form",
     { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
     el("input", { type: "search", name: "contains", value: state.contains, placeholder: "Name contains…", "aria-label": "Name contains", oninput: typed, autocomplete: "off", spellcheck: "false" }),
-    choice("Order", ORDERS, state.sort, (sort) => change({ sort })),
-    choice("Kind", [["persistent", "persistent"], ["non-persistent", "non-persistent"]], state.domain, (domain) => change({ domain })),
+    choice("Sort order", ORDERS, state.sort, (sort) => change({ sort })),
+    choice("Domain", [["persistent", "persistent"], ["non-persistent", "non-persistent"]], state.domain, (domain) => change({ domain })),
   );
 }
 
@@ -80,8 +80,8 @@ function rows(topics, place, state) {
   const empty = state.contains
     ? `No topic's name contains “${state.contains}”.`
     : state.sort !== "name"
-      ? "No topic is in use now."
-      : "There are no topics yet. Clients make them by using them.";
+      ? "No topics are loaded."
+      : "There are no topics yet. Clients create topics on first use.";
   return table(
     "Topics",
     [
@@ -107,9 +107,9 @@ function name(one, place) {
 }
 
 function state_(one) {
-  if (!one.isLoaded) return muted("at rest");
+  if (!one.isLoaded) return muted("not loaded");
   if (one.blockedReason) return waitPill(one.blockedReason);
-  return pill("in use", "ok");
+  return pill("loaded", "ok");
 }
 
 function pager(data, state, change) {
@@ -127,16 +127,16 @@ function pager(data, state, change) {
 export const create = (place) =>
   question({
     title: `New topic in ${place.tenant}/${place.namespace}`,
-    button: "Make it",
+    button: "Create",
     fields: [
       { name: "topic", label: "Name", required: true },
-      { name: "partitions", label: "Partitions", kind: "number", value: "0", hint: "0: a topic without partitions" },
+      { name: "partitions", label: "Partitions", kind: "number", value: "0", hint: "0 creates a non-partitioned topic" },
     ],
     act: async ({ topic, partitions }) => {
       const where = topicPath({ domain: "persistent", ...place, topic });
       if (Number(partitions) > 0) await ask("PUT", `${where}/partitions`, Number(partitions));
       else await ask("PUT", where);
       location.hash = topicLink(`persistent://${place.tenant}/${place.namespace}/${topic}`);
-      return `Topic ${topic} is there`;
+      return `Topic ${topic} was created`;
     },
   });
