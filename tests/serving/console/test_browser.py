@@ -105,13 +105,13 @@ async def test_each_part_of_a_topic_shows_what_others_wrote_as_text(
         page.open(NAME)
         page.see("Messages in", "Producers", EVIL)
         page.click("Segments")
-        page.see("Why they are still here", "it is the active segment", "What Spark reads")
+        page.see("Why segments are kept", "it is the active segment", "Spark read plan")
         page.click("Subscriptions")
-        page.see(EVIL, "Gets nothing, because", "no permits", "Pulsar-CPP")
+        page.see(EVIL, "Not dispatching because", "no permits", "Pulsar-CPP")
         page.click("Messages")
         page.see(EVIL, '"order": 4', "key")
         page.click("Schemas", "main")
-        page.see("It has no schema")
+        page.see("The topic has no schema")
         page.click("Policies")
         page.see("retention", "namespace or broker")
         assert page.driver.title == "Quire"
@@ -132,24 +132,25 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         page.open(f"{NAME}/subscriptions")
         page.see(EVIL)
         page.click("New subscription")
-        page.answer("Make it", Name="audit", Begins_at="the oldest message")
+        page.answer("Create", Name="audit", Initial_position="Earliest")
         page.see("audit", "Exclusive")
         page.click_in_row("audit", "Skip")
-        page.fill("How many", "2")
+        page.fill("Number of messages", "2")
         page.answer("Skip")
         page.see("4 messages")
         page.click_in_row("audit", "Seek")
-        page.answer("Move", To="the oldest message")
+        page.answer("Seek", To="Earliest")
         page.see("6 messages")
         page.click_in_row("audit", "Seek")
-        page.fill("To", "a place, LEDGER:ENTRY")
-        page.fill("Place", "nowhere")
-        page.click("Move", "dialog")
-        page.see("A place is LEDGER:ENTRY")
-        page.answer("Move", Place=f"{ledger}:3")
+        page.fill("To", "Message ID")
+        page.fill("Message ID (LEDGER:ENTRY)", "nowhere")
+        page.click("Seek", "dialog")
+        page.see("Enter a message ID as LEDGER:ENTRY")
+        page.fill("Message ID (LEDGER:ENTRY)", f"{ledger}:3")
+        page.answer("Seek")
         page.see("3 messages")
         page.click_in_row("audit", "Seek")
-        page.fill("To", "the end")
+        page.fill("To", "Latest")
         page.keys("\ue00c")  # Escape
         page.wait_for("!document.querySelector('dialog')", "Escape leaves no dialog")
 
@@ -164,7 +165,7 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         page.click("Policies")
         page.see("retention")
         page.click_in_row("maxProducers", "Set")
-        page.answer("Set", At_most="3")
+        page.answer("Set", Maximum="3")
         page.see("this topic")
         page.click_in_row("maxProducers", "Remove")
         page.answer("Remove")
@@ -184,7 +185,7 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
     def delete() -> None:
         page.expected = ("/orders/stats",)  # which may be asked for while it is being deleted
         page.click("Delete")
-        page.fill("Even while", "yes")
+        page.fill("Force deletion", "yes")
         page.answer("Delete", Type="orders")
         page.see("There are no topics yet")
 
@@ -212,7 +213,7 @@ async def test_a_subscription_without_a_consumer_is_no_trouble(
         assert page.driver.execute_script("return document.querySelectorAll('.pill.warn').length") == 0
         page.click("orders")
         page.see("busy", "Largest backlog")
-        page.see("Look at this", gone=True)
+        page.see("Needs attention", gone=True)
         for _ in range(20):
             producer.send(b"one more")
         page.wait_for(
@@ -234,7 +235,7 @@ async def test_a_subscription_without_a_consumer_is_no_trouble(
 async def test_permissions_and_roles_are_forms(page: Page, rest: Rest) -> None:
     def work() -> None:
         page.open("topics/public/default/permissions")
-        page.see("No role was granted anything")
+        page.see("No permissions are granted")
         page.click("Grant")
         page.click("Grant", "dialog")
         page.answer("Grant", Role="app-*", produce="yes")
@@ -244,7 +245,7 @@ async def test_permissions_and_roles_are_forms(page: Page, rest: Rest) -> None:
         page.see("consume")
         page.click_in_row("app-*", "Revoke")
         page.answer("Revoke")
-        page.see("No role was granted anything")
+        page.see("No permissions are granted")
         page.open("tenants")
         page.see("public")
         page.click_in_row("public", "Edit")
@@ -290,9 +291,9 @@ async def test_a_schema_is_added_and_deleted(page: Page, rest: Rest) -> None:
 
     def add() -> None:
         page.open(f"{NAME}/schemas")
-        page.see("It has no schema")
+        page.see("The topic has no schema")
         page.click("New version")
-        page.answer("Add it", Type="STRING")
+        page.answer("Add", Type="STRING")
         page.see("Version 0")
 
     await in_thread(add)
@@ -301,7 +302,7 @@ async def test_a_schema_is_added_and_deleted(page: Page, rest: Rest) -> None:
     def delete() -> None:
         page.click("Delete", "div[@class='inside']")
         page.answer("Delete", Type="delete")
-        page.see("It has no schema")
+        page.see("The topic has no schema")
 
     await in_thread(delete)
     assert (await rest.get(where)).status == 404
@@ -397,10 +398,10 @@ async def test_what_a_namespace_prescribes_is_set_and_removed(page: Page, rest: 
         page.answer("Set", Expire_after="60")
         page.see("this namespace", "1 min")
         page.click_in_row("backlogQuota destination_storage", "Set")
-        page.answer("Set", Size_of="1000000", When_it="consumer_backlog_eviction")
+        page.answer("Set", Backlog_size="1000000", Action_when="consumer_backlog_eviction")
         page.see("1 MB", "consumer_backlog_eviction")
         page.click_in_row("retention", "Set")
-        page.answer("Set", Keep_acknowledged="90", And_up_to="-1")
+        page.answer("Set", Retention_time="90", Retention_size="-1")
         page.see("1 h 30 min", "no limit")
 
     await in_thread(prescribe)
@@ -454,7 +455,7 @@ PLACES = {
     "topics/public/default/permissions": LONG[:30],
     "topics/public/default/policies": "backlogQuota message_age",
     f"topic/persistent/public/default/{LONG}": "Producers",
-    f"{NAME}/segments": "What Spark reads",
+    f"{NAME}/segments": "Spark read plan",
     f"{NAME}/subscriptions": "No consumer",
     f"{NAME}/messages": LONG[:30],
     f"{NAME}/messages?key=nothing": "0 messages found",

@@ -1,4 +1,4 @@
-// One message as a card, and as a line of a download.
+// A message as a card and as a line of a download.
 
 import { el } from "../dom.js";
 import { bytes, time } from "../format.js";
@@ -21,12 +21,12 @@ export function card(one) {
     ),
     one.problem ? el("p", { class: "warn-text" }, one.problem) : null,
     one.text === null ? (one.problem ? null : muted("null")) : el("pre", { class: one.form, tabindex: 0 }, one.text),
-    one.isCut ? muted("… the rest is not shown; a download has it") : null,
+    one.isCut ? muted("… truncated; a download contains the full value") : null,
     properties.length ? el("dl", { class: "facts" }, properties.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])) : null,
   );
 }
 
-/** JSON in one line. A JSON value is inserted as the broker wrote it, because numbers here would lose digits. */
+/** Format a message as one line of JSON. A JSON value is copied as text, because parsing would round large numbers. */
 export function line(one) {
   const { position, publishTimeMs, eventTimeMs, text, form, ...rest } = one;
   const head = JSON.stringify({ messageId: position, publishTimeMs, eventTimeMs, ...rest, form });
@@ -34,7 +34,7 @@ export function line(one) {
   return `${head.slice(0, -1)},"value":${value}}\n`;
 }
 
-/** The place after a message, or after an entry. */
+/** Return the position after a message or an entry. */
 export function after(position) {
   const parts = position.split(":");
   parts.push(BigInt(parts.pop()) + 1n);

@@ -1,4 +1,4 @@
-// What roles may do with a topic, or with all topics of a namespace.
+// Permissions of roles on a topic or on all topics of a namespace.
 
 import { ask, get, path } from "../api.js";
 import { inputError, question } from "../dialogs.js";
@@ -10,10 +10,10 @@ import { button, muted, pill, table } from "../parts.js";
 const WORDS = ["produce", "consume", "functions"];
 
 export const permissionsOfTopic = (root, place) =>
-  permissions(root, { name: "this topic", where: topicPath(place), text: "A role may do what its namespace grants it, and what the topic grants it in addition. Both are shown." });
+  permissions(root, { name: "this topic", where: topicPath(place), text: "A role has the permissions granted on the namespace and those granted on the topic. Both are listed." });
 
 export const permissionsOfNamespace = (root, place) =>
-  permissions(root, { name: "this namespace", where: namespacePath(place), text: "They hold for all topics of the namespace. Superusers, and the roles that administer the tenant, may do everything." });
+  permissions(root, { name: "this namespace", where: namespacePath(place), text: "Permissions apply to all topics of the namespace. Superusers and the tenant's admin roles have all permissions." });
 
 function permissions(root, level) {
   return live(root, (signal) => get(`${level.where}/permissions`, { signal }), (granted) => view(granted, level), { everyMs: 10_000 });
@@ -29,12 +29,12 @@ function view(granted, level) {
         "Permissions",
         [
           { title: "Role", kind: "name", cell: ([role]) => el("strong", {}, role) },
-          { title: "May", kind: "why", cell: ([, words]) => (words.length ? words.map((one) => [pill(one, "ok"), " "]) : "–") },
+          { title: "Permissions", kind: "why", cell: ([, words]) => (words.length ? words.map((one) => [pill(one, "ok"), " "]) : "–") },
           { title: "", kind: "act", cell: ([role, words]) => [button("Change", () => grant(level, role, words)), " ", button("Revoke", () => revoke(level, role))] },
         ],
         Object.entries(granted).sort(([a], [b]) => (a < b ? -1 : 1)),
         ([role]) => role,
-        "No role was granted anything here.",
+        "No permissions are granted here.",
       ),
     ),
   ];
@@ -42,18 +42,18 @@ function view(granted, level) {
 
 const grant = (level, role = "", words = []) =>
   question({
-    title: role ? `What may ${role} do with ${level.name}?` : `Grant a role something of ${level.name}`,
+    title: role ? `Permissions of ${role} on ${level.name}` : `Grant permissions on ${level.name}`,
     button: "Grant",
     fields: [
-      role ? null : { name: "role", label: "Role", required: true, hint: "it may begin or end with *, which stands for any characters" },
+      role ? null : { name: "role", label: "Role", required: true, hint: "may begin or end with *, which matches any characters" },
       ...WORDS.map((one) => ({ name: one, label: one, kind: "check", value: words.includes(one) })),
     ].filter(Boolean),
     act: (values) => {
       const chosen = WORDS.filter((one) => values[one]);
-      if (!chosen.length) throw inputError("Choose what it may do, or revoke what it has");
+      if (!chosen.length) throw inputError("Select at least one permission, or revoke those that the role has");
       return ask("POST", level.where + path`/permissions/${role || values.role}`, chosen);
     },
   });
 
 const revoke = (level, role) =>
-  question({ title: `Revoke what ${role} may do with ${level.name}?`, text: "Its clients are disconnected.", button: "Revoke", danger: true, act: () => ask("DELETE", level.where + path`/permissions/${role}`) });
+  question({ title: `Revoke all permissions of ${role} on ${level.name}?`, text: "The role's clients are disconnected.", button: "Revoke", danger: true, act: () => ask("DELETE", level.where + path`/permissions/${role}`) });

@@ -1,4 +1,4 @@
-// What holds for a topic or in a namespace, and who says so; what this level says itself is set and removed here.
+// Effective policies of a topic or namespace, with the level that sets each. This level's own can be set and removed.
 
 import { ask, get, query } from "../api.js";
 import { inputError, question } from "../dialogs.js";
@@ -11,7 +11,7 @@ import { FORMS, QUOTAS, fieldsOf, shown, valueOf } from "./policy_forms.js";
 export const ofTopic = (place) => ({
   name: "this topic",
   above: "namespace or broker",
-  text: "A topic's own policy comes before its namespace's, and that before the broker's settings.",
+  text: "A topic's own policy overrides its namespace's, which overrides the broker's settings.",
   both: `${quirePath(place)}/policies`,
   where: topicPath(place),
 });
@@ -19,7 +19,7 @@ export const ofTopic = (place) => ({
 export const ofNamespace = (place) => ({
   name: "this namespace",
   above: "broker",
-  text: "What a namespace says holds for each of its topics that says nothing itself, and comes before the broker's settings.",
+  text: "A namespace's policies override the broker's settings, and apply to each topic that does not set its own.",
   both: `${quireNamespacePath(place)}/policies`,
   where: namespacePath(place),
 });
@@ -28,7 +28,7 @@ export function policies(root, level) {
   return live(root, (signal) => get(level.both, { signal }), (both) => view(both, level), { everyMs: 10_000 });
 }
 
-/** A row for each policy, and one for each quota of a backlog. */
+/** Return a row for each policy and each type of backlog quota. */
 function rows({ prescribed, applied }) {
   const words = Object.keys(applied).filter((word) => word !== "backlogQuota");
   const found = words.map((word) => ({ word, path: word, form: FORMS[word], own: prescribed[word], applied: applied[word] }));
@@ -49,8 +49,8 @@ function view(both, level) {
         "Policies",
         [
           { title: "Policy", kind: "name", cell: (one) => el("strong", {}, one.word) },
-          { title: "What holds", kind: "why", cell: (one) => (one.form ? shown(one.form, one.applied) : [JSON.stringify(one.applied)]).map((line) => el("p", {}, line)) },
-          { title: "Said by", cell: (one) => (one.own === null ? muted(level.above) : pill(level.name, "busy")) },
+          { title: "Effective value", kind: "why", cell: (one) => (one.form ? shown(one.form, one.applied) : [JSON.stringify(one.applied)]).map((line) => el("p", {}, line)) },
+          { title: "Set by", cell: (one) => (one.own === null ? muted(level.above) : pill(level.name, "busy")) },
           { title: "", kind: "act", cell: (one) => acts(one, level) },
         ],
         rows(both),
@@ -64,13 +64,13 @@ function acts(one, { name, above, where }) {
   const value = one.own ?? one.applied;
   const set = () =>
     question({
-      title: `Set ${one.word} of ${name}`,
-      text: one.own === null ? `Now it is said by: ${above}.` : "",
+      title: `Set ${one.word} for ${name}`,
+      text: one.own === null ? `The current value is inherited from the ${above}.` : "",
       button: "Set",
-      fields: one.form ? fieldsOf(one.form, value) : [{ name: "value", label: "Value, as JSON", kind: "area", value: JSON.stringify(value, null, 2) }],
+      fields: one.form ? fieldsOf(one.form, value) : [{ name: "value", label: "Value (JSON)", kind: "area", value: JSON.stringify(value, null, 2) }],
       act: (values) => ask("POST", `${where}/${one.path}`, one.form ? valueOf(one.form, values) : parsed(values.value)),
     });
-  const remove = () => question({ title: `Remove ${one.word} of ${name}?`, text: `Then it is said by: ${above}.`, button: "Remove", act: () => ask("DELETE", `${where}/${one.path}`) });
+  const remove = () => question({ title: `Remove ${one.word} from ${name}?`, text: `The value will be inherited from the ${above}.`, button: "Remove", act: () => ask("DELETE", `${where}/${one.path}`) });
   return [button("Set", set), one.own === null ? null : [" ", button("Remove", remove)]];
 }
 
@@ -78,6 +78,6 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw inputError(`This is no JSON: ${error.message}`);
+    throw inputError(`The value is not valid JSON: ${error.message}`);
   }
 }

@@ -1,7 +1,7 @@
-// The policies that can be set in a form: what each of their values is, in which unit, and what special numbers mean.
+// Forms of policies: the fields of each policy, their units, and the meaning of special numbers.
 //
 // `fields` are `{ key, label, kind, unit, ... }` as in a dialog; a policy with one value has a field without a `key`. A
-// policy that is not here, because the broker is newer, is edited as JSON.
+// policy without a form, as of a newer broker, is edited as JSON.
 
 import { inputError } from "../dialogs.js";
 import { bytes, count, duration } from "../format.js";
@@ -11,38 +11,38 @@ const yesNo = (key, label) => ({ key, label, kind: "check" });
 const oneOf = (key, label, ...options) => ({ key, label, kind: "choice", options: options.map((one) => [one, one]) });
 const text = (key, label) => ({ key, label, kind: "text" });
 
-const AS_THE_BROKER = { 0: "as the broker is set" };
+const AS_THE_BROKER = { 0: "broker default" };
 const NO_LIMIT = { "-1": "no limit" }, OFF = { 0: "no limit" };
-const limit = (unit) => ({ fields: [number("", "At most", unit, OFF)] });
+const limit = (unit) => ({ fields: [number("", "Maximum", unit, OFF)] });
 const dispatch = {
   fields: [
-    number("dispatchThrottlingRateInMsg", "Messages", "messages", NO_LIMIT),
-    number("dispatchThrottlingRateInByte", "Bytes", "bytes", NO_LIMIT),
-    number("ratePeriodInSecond", "In each", "seconds"),
+    number("dispatchThrottlingRateInMsg", "Message limit", "messages", NO_LIMIT),
+    number("dispatchThrottlingRateInByte", "Byte limit", "bytes", NO_LIMIT),
+    number("ratePeriodInSecond", "Period", "seconds"),
   ],
 };
 const quota = (key, label, unit) => ({
   fields: [
     number(key, label, unit, NO_LIMIT),
-    oneOf("policy", "When it is reached", "producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    oneOf("policy", "Action when exceeded", "producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
   ],
 });
-const deduplication = { fields: [yesNo("", "Store each message of a producer once")] };
+const deduplication = { fields: [yesNo("", "Discard duplicate messages of a producer")] };
 
 export const FORMS = {
   autoTopicCreation: {
     fields: [
-      yesNo("allowAutoTopicCreation", "Clients create topics by using them"),
-      oneOf("topicType", "Type", "non-partitioned", "partitioned"),
-      number("defaultNumPartitions", "Number of partitions", "of a partitioned topic"),
+      yesNo("allowAutoTopicCreation", "Create topics on first use"),
+      oneOf("topicType", "Topic type", "non-partitioned", "partitioned"),
+      number("defaultNumPartitions", "Default if partitioned", "partitions"),
     ],
     tidy: (value) => (value.topicType === "partitioned" ? value : { ...value, defaultNumPartitions: undefined }),
   },
-  compactionThreshold: { fields: [number("", "Compact a backlog of", "bytes", { 0: "off" })] },
+  compactionThreshold: { fields: [number("", "Compact at a backlog of", "bytes", { 0: "off" })] },
   deduplication,
   deduplicationEnabled: deduplication,
   delayedDelivery: {
-    fields: [yesNo("active", "Messages may be delayed"), number("tickTime", "Precision", "ms"), number("maxDeliveryDelayInMillis", "Longest delay", "ms", OFF)],
+    fields: [yesNo("active", "Allow delayed messages"), number("tickTime", "Tick time", "ms"), number("maxDeliveryDelayInMillis", "Maximum delay", "ms", OFF)],
   },
   dispatchRate: dispatch,
   subscriptionDispatchRate: dispatch,
@@ -50,11 +50,11 @@ export const FORMS = {
   inactiveTopicPolicies: {
     fields: [
       yesNo("deleteWhileInactive", "Delete inactive topics"),
-      oneOf("inactiveTopicDeleteMode", "Inactive is a topic when", "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
-      number("maxInactiveDurationSeconds", "For", "seconds"),
+      oneOf("inactiveTopicDeleteMode", "Deletion mode", "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+      number("maxInactiveDurationSeconds", "Maximum inactive time", "seconds"),
     ],
   },
-  isAllowAutoUpdateSchema: { fields: [yesNo("", "Clients may add versions of schemas")] },
+  isAllowAutoUpdateSchema: { fields: [yesNo("", "Allow clients to add schema versions")] },
   maxConsumersPerSubscription: limit("consumers"),
   maxConsumersPerTopic: limit("consumers"),
   maxConsumers: limit("consumers"),
@@ -67,34 +67,34 @@ export const FORMS = {
   maxUnackedMessagesOnConsumer: limit("messages"),
   messageTTL: { fields: [number("", "Expire after", "seconds", { 0: "never" })] },
   persistence: {
-    fields: [number("bookkeeperWriteQuorum", "Copies", "copies", AS_THE_BROKER), number("bookkeeperAckQuorum", "Durable copies before the receipt", "copies", AS_THE_BROKER), { key: "storage", label: "Stored on", kind: "choice", options: [["", "what the broker uses"], ["bookies", "bookies"], ["objects", "objects"]] }],
+    fields: [number("bookkeeperWriteQuorum", "Write quorum", "copies", AS_THE_BROKER), number("bookkeeperAckQuorum", "Ack quorum", "copies", AS_THE_BROKER), { key: "storage", label: "Storage", kind: "choice", options: [["", "broker default"], ["bookies", "bookies"], ["objects", "objects"]] }],
     tidy: (value) => ({ ...value, bookkeeperEnsemble: value.bookkeeperWriteQuorum, storage: value.storage || undefined }),
   },
   publishRate: {
-    fields: [number("publishThrottlingRateInMsg", "Messages a second", "messages", NO_LIMIT), number("publishThrottlingRateInByte", "Bytes a second", "bytes", NO_LIMIT)],
+    fields: [number("publishThrottlingRateInMsg", "Messages per second", "messages", NO_LIMIT), number("publishThrottlingRateInByte", "Bytes per second", "bytes", NO_LIMIT)],
   },
   retention: {
     fields: [
-      number("retentionTimeInMinutes", "Keep acknowledged messages for", "minutes", { ...NO_LIMIT, 0: "not at all" }),
-      number("retentionSizeInMB", "And up to", "MiB", { ...NO_LIMIT, 0: "none" }),
+      number("retentionTimeInMinutes", "Retention time", "minutes", { ...NO_LIMIT, 0: "no retention" }),
+      number("retentionSizeInMB", "Retention size", "MiB", { ...NO_LIMIT, 0: "no retention" }),
     ],
   },
   schemaCompatibilityStrategy: {
-    fields: [oneOf("", "New versions must be", "FULL", "BACKWARD", "FORWARD", "FULL_TRANSITIVE", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE")],
+    fields: [oneOf("", "Compatibility strategy", "FULL", "BACKWARD", "FORWARD", "FULL_TRANSITIVE", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE")],
   },
-  schemaValidationEnforced: { fields: [yesNo("", "Refuse producers without a schema")] },
+  schemaValidationEnforced: { fields: [yesNo("", "Reject producers without a schema")] },
   subscriptionExpirationTime: { fields: [number("", "Delete unused subscriptions after", "minutes", { 0: "never" })] },
 };
 
-/** The two quotas of `backlogQuota`, by the type that REST has in the query. */
+/** The two types of `backlogQuota`, keyed by the type in REST's query. */
 export const QUOTAS = {
-  destination_storage: quota("limitSize", "Size of a backlog", "bytes"),
-  message_age: quota("limitTime", "Age of a backlog", "seconds"),
+  destination_storage: quota("limitSize", "Backlog size limit", "bytes"),
+  message_age: quota("limitTime", "Backlog age limit", "seconds"),
 };
 
 const of = (value, key) => (key ? value?.[key] : value);
 
-/** The dialog's fields, filled with `value`. */
+/** Return the dialog's fields, filled with `value`. */
 export function fieldsOf(form, value) {
   return form.fields.map(({ key, label, kind, options, special, unit }) => {
     const now = of(value, key);
@@ -111,7 +111,7 @@ export function fieldsOf(form, value) {
   });
 }
 
-/** What was filled in, as REST wants it. Raises an error of what was typed. */
+/** Convert the form's input to REST's value. Raise an input error if a number is not valid. */
 export function valueOf(form, values) {
   const found = {};
   for (const { key, label, kind } of form.fields) {
@@ -125,7 +125,7 @@ export function valueOf(form, values) {
   return found[""];
 }
 
-/** A value for people: each of its fields with its unit. */
+/** Format a value for display: each field with its unit. */
 export function shown(form, value) {
   if (value === null || value === undefined) return ["not set"];
   const lines = form.fields.map(({ key, label, kind, special, unit }) => {

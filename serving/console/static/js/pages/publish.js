@@ -1,4 +1,4 @@
-// A message that is published by hand. The broker encodes it by the topic's newest schema, and refuses what does not fit.
+// Publish dialog. The broker encodes the value with the topic's latest schema, and rejects one that does not match.
 
 import { ask, get, path } from "../api.js";
 import { inputError, question } from "../dialogs.js";
@@ -13,14 +13,14 @@ export async function publish(place, name) {
   const isJson = schema && !TEXT_SCHEMAS.includes(schema.type);
   question({
     title: `Publish to ${place.topic}`,
-    text: schema ? `Its schema is ${schema.type}, version ${schema.version}: ${isJson ? "the value is JSON that fits it." : "the value is text."}` : "",
+    text: schema ? `The topic's schema is ${schema.type}, version ${schema.version}: enter ${isJson ? "a JSON value that matches it." : "text."}` : "",
     button: "Publish",
     fields: [
       { name: "value", label: "Value", kind: "area", value: isJson ? example(schema) : "" },
-      isJson ? null : { name: "form", label: "The value is", options: [["text", "text"], ["json", "JSON"], ["null", "null, a deletion for compaction"]] },
+      isJson ? null : { name: "form", label: "Format", options: [["text", "Text"], ["json", "JSON"], ["null", "Null (tombstone)"]] },
       { name: "key", label: "Key" },
-      { name: "properties", label: "Properties", kind: "area", rows: 2, hint: "one NAME=VALUE a line" },
-      { name: "delay", label: "Delay, in seconds", kind: "number", value: "0", hint: "for Shared and Key_Shared subscriptions" },
+      { name: "properties", label: "Properties", kind: "area", rows: 2, hint: "one NAME=VALUE per line" },
+      { name: "delay", label: "Delay (seconds)", kind: "number", value: "0", hint: "for Shared and Key_Shared subscriptions" },
     ].filter(Boolean),
     act: async ({ value, form, key, properties, delay }) => {
       if (form === "json") check(value);
@@ -37,7 +37,7 @@ function check(text) {
   try {
     JSON.parse(text);
   } catch (error) {
-    throw inputError(`This is no JSON: ${error.message}`);
+    throw inputError(`The value is not valid JSON: ${error.message}`);
   }
 }
 
@@ -45,7 +45,7 @@ function pairs(text) {
   const found = {};
   for (const one of text.split("\n").filter((each) => each.trim())) {
     const at = one.indexOf("=");
-    if (at < 1) throw inputError(`A property is NAME=VALUE, not ${one}`);
+    if (at < 1) throw inputError(`Property “${one}” must have the form NAME=VALUE`);
     found[one.slice(0, at)] = one.slice(at + 1);
   }
   return found;
@@ -53,7 +53,7 @@ function pairs(text) {
 
 const EMPTY = { null: null, boolean: false, int: 0, long: 0, float: 0, double: 0, bytes: "", string: "", array: [], map: {} };
 
-/** A value that fits an Avro definition, for the fields to be filled in; nothing where it is not one. */
+/** Return an example value for an Avro definition, or an empty text if it cannot be parsed. */
 function example(schema) {
   try {
     return JSON.stringify(empty(JSON.parse(schema.data), 0), null, 2) ?? "";

@@ -1,5 +1,4 @@
-// One topic: what goes through it, and in parts of its own its segments, subscriptions, messages, schemas, permissions and
-// policies.
+// A topic: an overview, and tabs for its segments, subscriptions, messages, schemas, permissions and policies.
 
 import { ask, get } from "../api.js";
 import { question, tell } from "../dialogs.js";
@@ -48,35 +47,35 @@ function actions(place, name) {
   const unload = () =>
     question({
       title: `Unload ${place.topic}?`,
-      text: "Its broker closes it, and whoever uses it has it loaded again, where the cluster wants it. Clients notice a short pause.",
+      text: "The broker closes the topic, and the cluster assigns it again on its next use. Clients notice a short pause.",
       button: "Unload",
       act: () => ask("PUT", `${where}/unload`),
     });
   const seal = () =>
     question({
-      title: `Seal the segment of ${place.topic}?`,
-      text: "What is written now goes on in a new segment, and this one can be archived.",
+      title: `Seal the active segment of ${place.topic}?`,
+      text: "New messages go to a new segment, and the sealed one can be archived.",
       button: "Seal",
       act: () => ask("PUT", `${quirePath(place)}/seal`),
     });
   const remove = () =>
     question({
       title: `Delete ${place.topic}?`,
-      text: "All its messages and subscriptions go with it, in the archive as well.",
+      text: "All its messages and subscriptions are deleted, including archived data.",
       button: "Delete",
       danger: true,
       mustType: place.topic,
-      fields: [{ name: "force", label: "Even while it has clients", kind: "check" }],
+      fields: [{ name: "force", label: "Force deletion while clients are connected", kind: "check" }],
       act: async ({ force }) => {
         const parted = await get(`${where}/partitions`);
         await ask("DELETE", `${where}${parted.partitions ? "/partitions" : ""}?force=${force}`);
         location.hash = namespaceLink(place.tenant, place.namespace);
-        return `Topic ${place.topic} is deleted`;
+        return `Topic ${place.topic} was deleted`;
       },
     });
   const copy = async () => {
     await navigator.clipboard.writeText(name);
-    tell("The full name is copied");
+    tell("Full name copied");
   };
   return [
     place.domain === "persistent" ? button("Publish", () => publish(place, name), { class: "primary" }) : null,
@@ -107,14 +106,14 @@ function view(stats, place, history) {
     stats.partitions && Object.keys(stats.partitions).length ? panel("Partitions", partitions(stats.partitions)) : null,
     panel("Producers", producers(stats.publishers)),
     panel(
-      "More",
+      "Details",
       facts([
-        ["Taken since it was loaded", `${plural(stats.msgInCounter, "message")}, ${bytes(stats.bytesInCounter)}`],
-        ["Given out", `${plural(stats.msgOutCounter, "message")}, ${bytes(stats.bytesOutCounter)}`],
-        stats.topicCreationTimeStamp ? ["Made", ago(stats.topicCreationTimeStamp)] : null,
+        ["Published since load", `${plural(stats.msgInCounter, "message")}, ${bytes(stats.bytesInCounter)}`],
+        ["Dispatched since load", `${plural(stats.msgOutCounter, "message")}, ${bytes(stats.bytesOutCounter)}`],
+        stats.topicCreationTimeStamp ? ["Created", ago(stats.topicCreationTimeStamp)] : null,
         stats.lastPublishTimeStamp ? ["Last message", ago(stats.lastPublishTimeStamp)] : null,
         stats.deduplicationStatus ? ["Deduplication", stats.deduplicationStatus] : null,
-        stats.publishRateLimitedTimes ? ["Waits for a publish rate", count(stats.publishRateLimitedTimes)] : null,
+        stats.publishRateLimitedTimes ? ["Publish rate limit hits", count(stats.publishRateLimitedTimes)] : null,
         stats.msgDropCounter ? ["Dropped", plural(stats.msgDropCounter, "message")] : null,
       ]),
     ),
@@ -127,10 +126,10 @@ function troubles(stats) {
   const found = [
     ...(stats.lostForGood ?? []),
     ...(stats.damagedSegments ?? []).map((one) => `segment ${one.ledgerId} of ${one.topic}: ${one.damage}`),
-    ...Object.entries(stats.subscriptions).filter(([, one]) => isStuck(one)).map(([name, one]) => `subscription ${name} gets nothing: ${one.blockedReason}`),
+    ...Object.entries(stats.subscriptions).filter(([, one]) => isStuck(one)).map(([name, one]) => `subscription ${name} is blocked: ${one.blockedReason}`),
   ];
   if (!found.length) return null;
-  return el("div", { class: "notice warn" }, el("strong", {}, "Look at this"), el("ul", {}, found.map((one) => el("li", {}, one))));
+  return el("div", { class: "notice warn" }, el("strong", {}, "Needs attention"), el("ul", {}, found.map((one) => el("li", {}, one))));
 }
 
 const partitions = (all) =>
@@ -160,5 +159,5 @@ const producers = (all) =>
     ],
     all,
     (one) => `${one.producerId} ${one.producerName}`,
-    "Nobody publishes now.",
+    "No producers are connected.",
   );

@@ -1,7 +1,8 @@
-// Messages, decoded by their schemas and left where they are: pages from the newest or the oldest, or from a place, an
-// index or a time; new ones as they come; those that a search finds; and what a subscription waits for.
+// Message browser. Messages are decoded by their schemas and never consumed.
 //
-// A search asks for one bounded slice after another, so it shows how far it is and ends when one asks for no more.
+// It shows pages from the newest or oldest message, a position, an index or a time; a live tail; search results; and
+// the first unacknowledged messages of a subscription. A search requests one bounded slice after another, so it shows
+// its progress and can be stopped.
 
 import { get, query as asQuery, subscriptionPath } from "../api.js";
 import { tell } from "../dialogs.js";
@@ -24,8 +25,8 @@ export function messages(root, place, query) {
 function waiting(root, place, subscription) {
   const load = (signal) => get(`${quirePath(place)}${subscriptionPath(subscription)}/messages`, { signal });
   const view = (looks) => [
-    el("div", { class: "head" }, el("p", {}, "The first messages that ", el("strong", {}, subscription), " has yet to acknowledge. ", el("a", { href: topicLink(place.name, "messages") }, "Show all")), button("Look again", () => shown.refresh())),
-    looks.length ? looks.map(card) : nothing("It waits for nothing."),
+    el("div", { class: "head" }, el("p", {}, "The first unacknowledged messages of subscription ", el("strong", {}, subscription), ". ", el("a", { href: topicLink(place.name, "messages") }, "Show all")), button("Refresh", () => shown.refresh())),
+    looks.length ? looks.map(card) : nothing("There are no unacknowledged messages."),
   ];
   const shown = live(root, load, view, { everyMs: 0 });
   return shown;
@@ -33,7 +34,7 @@ function waiting(root, place, subscription) {
 
 const nothing = (text) => el("section", { class: "panel" }, el("p", { class: "empty" }, text));
 
-/** A text that begins like a date is a time, in UTC. */
+/** Parse a time in UTC. Return null if the text does not begin with a date. */
 function moment(text) {
   const ms = /^\d{4}-/.test(text) ? Date.parse(text.endsWith("Z") ? text : `${text.replace(" ", "T")}Z`) : NaN;
   return Number.isNaN(ms) ? null : ms;
@@ -51,7 +52,7 @@ function browser(root, place, query) {
   const choice = el("div", { class: "choice" });
   fill(root, el("div", {}, choice, form, status, list, el("div", { class: "pager plain" }, older, newer)));
 
-  /** End what is going on; what comes of it later is dropped. */
+  /** Cancel the current operation. Its late results are discarded. */
   function end() {
     clearTimeout(timer);
     doing.abort();
@@ -68,10 +69,10 @@ function browser(root, place, query) {
     history.replaceState(null, "", topicLink(place.name, "messages") + asQuery({ from: from === "latest" ? "" : from, count: state.count === "20" ? "" : state.count, partition: partition === "0" ? "" : partition, ...kept }));
   }
 
-  /** Newest first, as all lists here. */
+  /** Show messages, newest first. */
   function show(looks) {
     shown = looks;
-    fill(list, looks.length ? looks.map(card) : nothing("There are no messages there."));
+    fill(list, looks.length ? looks.map(card) : nothing("There are no messages at this position."));
     older.disabled = newer.disabled = !looks.length;
   }
 
@@ -129,13 +130,13 @@ function browser(root, place, query) {
     } while (looks.length === TAIL_COUNT && !signal.aborted);
   }
 
-  /** The conditions of a search as REST has them. */
+  /** Return the search conditions as REST's parameters. */
   function conditions() {
     const { from, key, value, property, since, until } = state;
     return { key, value, property, sinceMs: (since && moment(since)) || moment(from), untilMs: until && moment(until) };
   }
 
-  /** Slice after slice from a place on, until `take(slice)` returns false, or the end. */
+  /** Fetch slices from position `from` on, until `take(slice)` returns false or the topic ends. */
   async function slices(from, values, signal, take) {
     while (from !== null) {
       const slice = await get(`${quirePath(where)}/search${asQuery({ ...conditions(), from, count: SLICE_COUNT, ...values })}`, { signal });
@@ -147,7 +148,7 @@ function browser(root, place, query) {
 
   const begin = () => (state.from === "latest" || moment(state.from) !== null ? "earliest" : state.from);
 
-  /** A bar, a text, and a button that stops. */
+  /** Show a progress bar with a text and a stop button. Return the function that updates it. */
   function progress(signal) {
     const bar = el("progress", { max: 1, value: 0 }), text = el("span", {}), stop = button("Stop", end);
     fill(status, el("div", { class: "progress" }, bar, text, stop));
@@ -160,7 +161,7 @@ function browser(root, place, query) {
   }
 
   function search(from = begin()) {
-    isSearch = true; // a message that is published meanwhile leaves what was found
+    isSearch = true; // a message published by this page must not replace the results
     remember();
     return attempt(async (signal) => {
       const tick = progress(signal), found = [];
@@ -196,7 +197,7 @@ function browser(root, place, query) {
       if (signal.aborted) return;
       save(`${where.topic.replace(/[^\w.-]+/g, "_")}.ndjson`, "application/x-ndjson", lines);
       fill(status);
-      tell(`${plural(lines.length, "message")} saved${isAll ? "" : ", but there are more: narrow the search"}`);
+      tell(`${plural(lines.length, "message")} saved${isAll ? "" : "; narrow the search to save the rest"}`);
     });
   }
 
@@ -211,8 +212,8 @@ function browser(root, place, query) {
           choose();
           look();
         };
-        const options = Array.from({ length: partitions }, (_, at) => el("option", { value: at, selected: String(at) === state.partition }, `partition ${at}`));
-        fill(choice, el("div", { class: "filters" }, el("label", {}, muted("Of "), el("select", { "aria-label": "Partition", onchange: change }, options))));
+        const options = Array.from({ length: partitions }, (_, at) => el("option", { value: at, selected: String(at) === state.partition }, at));
+        fill(choice, el("div", { class: "filters" }, el("label", {}, muted("Partition "), el("select", { "aria-label": "Partition", onchange: change }, options))));
       }
     } catch (error) {
       if (error.status === 401) return dispatchEvent(new CustomEvent("quire:log-in"));
@@ -234,7 +235,7 @@ function browser(root, place, query) {
 
 function controls(state, { look, search, download, tail }) {
   const from = el("input", { value: state.from, "aria-label": "From", list: "from-where", autocomplete: "off", spellcheck: "false" });
-  const number = el("input", { type: "number", min: 1, max: 100, value: state.count, "aria-label": "How many" });
+  const number = el("input", { type: "number", min: 1, max: 100, value: state.count, "aria-label": "Number of messages" });
   const field = (name, label, attributes) => {
     const input = el("input", { "data-name": name, "aria-label": label, value: state[name], autocomplete: "off", spellcheck: "false", ...attributes });
     return input;
@@ -259,7 +260,7 @@ function controls(state, { look, search, download, tail }) {
     event.preventDefault();
     for (const one of inputs.slice(3)) {
       const isWrong = one.value.trim() && moment(one.value.trim()) === null;
-      one.setCustomValidity(isWrong ? "A time, such as 2026-03-01 12:00" : "");
+      one.setCustomValidity(isWrong ? "Enter a time such as 2026-03-01 12:00" : "");
       if (isWrong) return one.reportValidity();
     }
     act();
@@ -274,7 +275,7 @@ function controls(state, { look, search, download, tail }) {
       from,
       el("datalist", { id: "from-where" }, ["latest", "earliest", "index:0"].map((one) => el("option", { value: one }))),
       number,
-      el("button", { type: "submit" }, "Look"),
+      el("button", { type: "submit" }, "Show"),
       tail,
       muted("latest, earliest, index:NUMBER, LEDGER:ENTRY, or a time in UTC such as 2026-03-01 12:00"),
     ),
@@ -286,7 +287,7 @@ function controls(state, { look, search, download, tail }) {
         "form",
         { class: "conditions", onsubmit: doing(() => (read(), search())) },
         inputs.map((one) => el("label", { class: "field" }, el("span", { class: "hint" }, one.getAttribute("aria-label")), one)),
-        el("div", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Search"), button("Download", doing(() => (read(), download()))), muted("all messages from “From” on that fit, oldest first; a download has complete values, one JSON a line")),
+        el("div", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Search"), button("Download", doing(() => (read(), download()))), muted("Matching messages starting at “From”, oldest first. A download contains full values, one JSON object per line.")),
       ),
     ),
   );

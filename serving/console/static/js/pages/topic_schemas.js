@@ -1,4 +1,4 @@
-// The versions of a topic's schema, newest first.
+// Versions of a topic's schema, newest first.
 
 import { ask, get, path } from "../api.js";
 import { diff } from "../diff.js";
@@ -18,23 +18,23 @@ export function schemas(root, place) {
 function view(all, where) {
   const add = () =>
     question({
-      title: "New version of the schema",
-      button: "Add it",
+      title: "New schema version",
+      button: "Add",
       fields: [
         { name: "type", label: "Type", options: KINDS.map((one) => [one, one]) },
-        { name: "schema", label: "Definition", kind: "area", hint: "Of records: an Avro definition in JSON." },
+        { name: "schema", label: "Definition", kind: "area", hint: "For records, an Avro definition in JSON" },
       ],
-      act: async ({ type, schema }) => `It is version ${(await ask("POST", `${where}/schema`, { type, schema })).version}`,
+      act: async ({ type, schema }) => `Schema version ${(await ask("POST", `${where}/schema`, { type, schema })).version} was added`,
     });
   const remove = () =>
-    question({ title: "Delete the schema?", text: "All versions end for what comes next; messages that were written by them can be read.", button: "Delete", danger: true, mustType: "delete", act: async () => { await ask("DELETE", `${where}/schema`); } });
+    question({ title: "Delete the schema?", text: "All versions are deleted for new messages. Existing messages can still be decoded.", button: "Delete", danger: true, mustType: "delete", act: async () => { await ask("DELETE", `${where}/schema`); } });
   return [
-    el("div", { class: "head" }, muted("Messages are decoded by the version that they were written with."), el("div", { class: "actions" }, button("New version", add), all.length ? button("Delete", remove) : null)),
-    all.length ? all.map((one, at) => version(one, all[at - 1])).reverse() : el("section", { class: "panel" }, el("p", { class: "empty" }, "It has no schema: messages are bytes.")),
+    el("div", { class: "head" }, muted("Each message is decoded with the schema version that it was written with."), el("div", { class: "actions" }, button("New version", add), all.length ? button("Delete", remove) : null)),
+    all.length ? all.map((one, at) => version(one, all[at - 1])).reverse() : el("section", { class: "panel" }, el("p", { class: "empty" }, "The topic has no schema: messages are raw bytes.")),
   ];
 }
 
-/** A version; where there is one before it, with what changed. */
+/** Show a version, and its changes since the previous one. */
 function version(one, before) {
   const shown = panel(
     `Version ${one.version}`,

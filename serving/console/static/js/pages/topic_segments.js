@@ -1,4 +1,4 @@
-// A topic's segments as a picture: where each lies, how far each subscription is; below, why each is still here.
+// Diagram of a topic's segments with their locations and the cursors, and a table of the reasons why each is kept.
 
 import { get } from "../api.js";
 import { el, svg } from "../dom.js";
@@ -28,21 +28,21 @@ function view({ stats, why, plan }) {
   const gone = ledgers[0]?.firstIndex ?? 0;
   return [
     panel("Segments, oldest first", [picture(ledgers, stats.cursors, gone), legend(gone)], {
-      note: `${plural(ledgers.length, "segment")}, ${plural(stats.numberOfMessages, "message")}, ${bytes(stats.totalSize)}; confirmed up to ${stats.lastConfirmedEntry}`,
+      note: `${plural(ledgers.length, "segment")}, ${plural(stats.numberOfMessages, "message")}, ${bytes(stats.totalSize)}; last confirmed entry ${stats.lastConfirmedEntry}`,
     }),
-    panel("Why they are still here", rows([...ledgers].reverse(), reasons, why.nowMs)),
-    plan ? panel("What Spark reads", spark(plan)) : null,
+    panel("Why segments are kept", rows([...ledgers].reverse(), reasons, why.nowMs)),
+    plan ? panel("Spark read plan", spark(plan)) : null,
   ];
 }
 
-/** Two lanes, the bookies' copies and the archive's; marks where each durable subscription has acknowledged up to. */
+/** Draw two lanes, copies on bookies and in the archive, with a mark at each durable cursor's position. */
 function picture(all, cursors, gone) {
   const ledgers = all.slice(-DRAWN_MAX);
   const left = gone || all.length > ledgers.length ? 40 : 0;
   const total = ledgers.reduce((sum, one) => sum + one.size, 0) || 1;
   const room = WIDTH - left - ledgers.length * (GAP + LEAST);
   const drawn = svg("svg", { class: "segments", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": plural(all.length, "segment") });
-  if (left) drawn.append(svg("rect", { class: "gone", x: 0, y: 22, width: left - 6, height: 60, rx: 3 }, svg("title", {}, `${plural(gone, "message")} were deleted before`)));
+  if (left) drawn.append(svg("rect", { class: "gone", x: 0, y: 22, width: left - 6, height: 60, rx: 3 }, svg("title", {}, `${plural(gone, "message")} deleted`)));
   const at = new Map();
   let x = left;
   for (const one of ledgers) {
@@ -71,9 +71,9 @@ function legend(gone) {
     entry("sealed", "sealed"),
     entry("flushed", "flushed"),
     entry("archived", "archived"),
-    entry("none", "no copy there"),
+    entry("none", "no copy"),
     gone ? entry("gone", "deleted") : null,
-    el("span", {}, "upper row: bookies · lower row: archive · ▾ a subscription"),
+    el("span", {}, "upper row: bookies · lower row: archive · ▾ subscription"),
   );
 }
 
@@ -81,26 +81,26 @@ const rows = (ledgers, reasons, nowMs) =>
   table(
     "Segments, newest first",
     [
-      { title: "Segment", kind: "name", cell: (one) => [el("strong", {}, one.ledgerId), muted(` since ${time(one.createdMs)}`)] },
+      { title: "Segment", kind: "name", cell: (one) => [el("strong", {}, one.ledgerId), muted(` created ${time(one.createdMs)}`)] },
       { title: "State", cell: (one) => [pill(one.state, STATES[one.state] ?? "none"), one.damage ? pill("damaged", "bad") : null, one.lostMessages ? pill(`${count(one.lostMessages)} lost`, "bad") : null] },
       { title: "Messages", kind: "num", cell: (one) => count(one.messages) },
       { title: "Size", kind: "num", cell: (one) => bytes(one.size) },
-      { title: "Kept in the topic, because", kind: "why", cell: (one) => because(reasons.get(one.ledgerId)?.keptBy, nowMs) },
+      { title: "Kept because", kind: "why", cell: (one) => because(reasons.get(one.ledgerId)?.keptBy, nowMs) },
       { title: "Copies", kind: "why", cell: (one) => because([reasons.get(one.ledgerId)?.bookies].filter(Boolean), nowMs) },
     ],
     ledgers,
     (one) => one.ledgerId,
-    "It has no segments yet.",
+    "There are no segments yet.",
   );
 
 function because(all, nowMs) {
-  if (!all?.length) return muted("nothing keeps it: it goes in a moment");
+  if (!all?.length) return muted("not retained; deletion is due");
   return all.map((one) => el("p", {}, one.why, one.untilMs ? muted(`; ${one.untilMs > nowMs ? ago(one.untilMs, nowMs) : "due"}`) : null));
 }
 
 function spark(plan) {
-  if (!plan.segments.length) return el("p", { class: "empty" }, "Nothing yet.");
+  if (!plan.segments.length) return el("p", { class: "empty" }, "There is no data to read yet.");
   const from = (where) => plan.segments.filter((one) => (one.archive !== null) === where);
   const sum = (some) => `${plural(some.length, "segment")}, ${bytes(some.reduce((all, one) => all + one.bytes, 0))}`;
-  return el("p", { class: "panel-text" }, `From the archive ${sum(from(true))}; from bookies, by the broker, ${sum(from(false))}; up to ${plan.end.ledger}:${plan.end.entry}.`);
+  return el("p", { class: "panel-text" }, `Archive: ${sum(from(true))}; bookies, through the broker: ${sum(from(false))}; up to ${plan.end.ledger}:${plan.end.entry}.`);
 }

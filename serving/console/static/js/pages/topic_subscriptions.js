@@ -1,4 +1,4 @@
-// A topic's subscriptions: how far behind each is, who consumes, why it gets nothing; and what moves a cursor.
+// Subscriptions of a topic: backlog, consumers, the reason if nothing is dispatched, and actions that move the cursor.
 
 import { ask, get, subscriptionPath } from "../api.js";
 import { inputError, question } from "../dialogs.js";
@@ -16,26 +16,26 @@ function view(stats, place) {
   const all = Object.entries(stats.subscriptions).sort(([a], [b]) => (a < b ? -1 : 1));
   return [
     el("div", { class: "head" }, muted(plural(all.length, "subscription")), place.domain === "persistent" ? button("New subscription", () => create(place)) : null),
-    all.length ? all.map(([name, one]) => subscription(name, one, place)) : el("section", { class: "panel" }, el("p", { class: "empty" }, "Nobody subscribes to it.")),
+    all.length ? all.map(([name, one]) => subscription(name, one, place)) : el("section", { class: "panel" }, el("p", { class: "empty" }, "There are no subscriptions.")),
   ];
 }
 
 function subscription(name, one, place) {
   const marks = [
     pill(one.type),
-    one.isDurable ? null : pill("not durable"),
-    one.blockedReason ? waitPill(one.blockedReason) : one.msgBacklog ? null : pill("up to date", "ok"),
+    one.isDurable ? null : pill("non-durable"),
+    one.blockedReason ? waitPill(one.blockedReason) : one.msgBacklog ? null : pill("caught up", "ok"),
   ];
   const shown = panel(name, [
     facts([
-      one.blockedReason ? ["Gets nothing, because", el("span", { class: waiting(one.blockedReason).isTrouble ? "warn-text" : "quiet" }, one.blockedReason)] : null,
+      one.blockedReason ? ["Not dispatching because", el("span", { class: waiting(one.blockedReason).isTrouble ? "warn-text" : "quiet" }, one.blockedReason)] : null,
       ["Backlog", `${one.msgBacklogExact === false ? "about " : ""}${plural(one.msgBacklog, "message")}, ${bytes(one.backlogSize)}`],
-      one.oldestBacklogMessageAgeSeconds >= 0 ? ["Oldest of them", `${duration(one.oldestBacklogMessageAgeSeconds)} old`] : null,
-      ["Out", `${rate(one.msgRateOut)}${one.msgRateRedeliver ? `, of which again ${rate(one.msgRateRedeliver)}` : ""}`],
-      ["Not acknowledged yet", count(one.unackedMessages)],
+      one.oldestBacklogMessageAgeSeconds >= 0 ? ["Oldest message", `${duration(one.oldestBacklogMessageAgeSeconds)} old`] : null,
+      ["Out", `${rate(one.msgRateOut)}${one.msgRateRedeliver ? `, including ${rate(one.msgRateRedeliver)} redelivered` : ""}`],
+      ["Unacknowledged", count(one.unackedMessages)],
       one.msgDelayed ? ["Delayed", count(one.msgDelayed)] : null,
       one.lostMessages ? ["Lost", pill(plural(one.lostMessages, "message"), "bad")] : null,
-      one.lastReadError ? ["Reading fails", el("span", { class: "bad-text" }, one.lastReadError)] : null,
+      one.lastReadError ? ["Read error", el("span", { class: "bad-text" }, one.lastReadError)] : null,
     ]),
     consumers(one),
   ], { actions: [marks, one.isDurable === false ? null : acts(name, place)] });
@@ -47,18 +47,18 @@ const consumers = (one) =>
   table(
     "Consumers",
     [
-      { title: "Consumer", kind: "name", cell: (each) => [each.consumerName || muted("without a name"), each.consumerName && each.consumerName === one.activeConsumerName ? [" ", pill("active", "ok")] : null] },
+      { title: "Consumer", kind: "name", cell: (each) => [each.consumerName || muted("unnamed"), each.consumerName && each.consumerName === one.activeConsumerName ? [" ", pill("active", "ok")] : null] },
       { title: "Out", kind: "num", cell: (each) => rate(each.msgRateOut) },
       { title: "Permits", kind: "num", cell: (each) => short(each.availablePermits) },
       { title: "Unacknowledged", kind: "num", cell: (each) => count(each.unackedMessages) },
-      { title: "Waits, because", cell: (each) => each.blockedReason || "–" },
+      { title: "Blocked reason", cell: (each) => each.blockedReason || "–" },
       { title: "Address", cell: (each) => each.address || "–" },
       { title: "Client", kind: "wide", cell: (each) => each.clientVersion || "–" },
       { title: "Connected", kind: "wide", cell: (each) => muted(ago(Date.parse(each.connectedSince))) },
     ],
     one.consumers,
     (each) => `${each.address} ${each.consumerName} ${each.connectedSince}`,
-    "No consumer is connected.",
+    "No consumers are connected.",
   );
 
 function acts(name, place) {
@@ -70,11 +70,11 @@ function acts(name, place) {
     button("Delete", () =>
       question({
         title: `Delete subscription ${name}?`,
-        text: "What it has not acknowledged is kept for it no longer.",
+        text: "Its unacknowledged messages are no longer retained for it.",
         button: "Delete",
         danger: true,
         mustType: name,
-        fields: [{ name: "force", label: "Even while it has consumers", kind: "check" }],
+        fields: [{ name: "force", label: "Force deletion while consumers are connected", kind: "check" }],
         act: ({ force }) => ask("DELETE", `${where}?force=${force}`),
       }),
     ),
@@ -82,21 +82,21 @@ function acts(name, place) {
 }
 
 const WHERE = [
-  ["earliest", "the oldest message"],
-  ["latest", "the end"],
-  ["time", "a time"],
-  ["place", "a place, LEDGER:ENTRY"],
+  ["earliest", "Earliest"],
+  ["latest", "Latest"],
+  ["time", "Time"],
+  ["place", "Message ID"],
 ];
 
 const seek = (name, where) =>
   question({
-    title: `Move subscription ${name}?`,
-    text: "Its consumers are disconnected and come back. Backwards, messages are delivered again; forwards, those between are not.",
-    button: "Move",
+    title: `Seek subscription ${name}?`,
+    text: "Its consumers are disconnected and reconnect. Seeking backwards redelivers messages; seeking forwards skips them.",
+    button: "Seek",
     fields: [
       { name: "to", label: "To", options: WHERE },
-      { name: "time", label: "Time, UTC", kind: "datetime-local" },
-      { name: "place", label: "Place" },
+      { name: "time", label: "Time (UTC)", kind: "datetime-local" },
+      { name: "place", label: "Message ID (LEDGER:ENTRY)" },
     ],
     act: ({ to, time, place }) => {
       if (to === "time") return ask("POST", `${where}/resetcursor/${moment(time)}`);
@@ -106,39 +106,39 @@ const seek = (name, where) =>
 
 function moment(text) {
   const ms = Date.parse(`${text}Z`);
-  if (Number.isNaN(ms)) throw inputError("Say which time");
+  if (Number.isNaN(ms)) throw inputError("Enter a time");
   return ms;
 }
 
 function position(text) {
   const match = /^(\d+):(\d+)$/.exec(text.trim());
-  if (!match) throw inputError("A place is LEDGER:ENTRY, such as 12:340");
+  if (!match) throw inputError("Enter a message ID as LEDGER:ENTRY, such as 12:340");
   return { ledgerId: match[1], entryId: match[2] };
 }
 
 const skip = (name, where) =>
   question({
     title: `Skip messages of ${name}?`,
-    text: "They count as acknowledged, and are not delivered.",
+    text: "Skipped messages count as acknowledged and are not delivered.",
     button: "Skip",
     danger: true,
     fields: [
-      { name: "all", label: "The whole backlog", kind: "check" },
-      { name: "number", label: "How many", kind: "number", value: "1" },
+      { name: "all", label: "Entire backlog", kind: "check" },
+      { name: "number", label: "Number of messages", kind: "number", value: "1" },
     ],
     act: ({ all, number }) => {
-      if (!all && !(Number(number) > 0)) throw inputError("Say how many");
+      if (!all && !(Number(number) > 0)) throw inputError("Enter the number of messages");
       return ask("POST", all ? `${where}/skip_all` : `${where}/skip/${Math.floor(Number(number))}`);
     },
   });
 
 const create = (place) =>
   question({
-    title: `New subscription of ${place.topic}`,
-    button: "Make it",
+    title: `New subscription on ${place.topic}`,
+    button: "Create",
     fields: [
       { name: "subscription", label: "Name", required: true },
-      { name: "from", label: "Begins at", options: WHERE.slice(0, 2) },
+      { name: "from", label: "Initial position", options: WHERE.slice(0, 2) },
     ],
     act: ({ subscription, from }) => ask("PUT", topicPath(place) + subscriptionPath(subscription), from),
   });
