@@ -162,7 +162,7 @@ const checkAll = () =>
   });
 
 function archive(one) {
-  if (!one) return panel("Archive", el("p", { class: "empty" }, "No archive is configured: bookies store all data."));
+  if (!one) return panel("Archive", el("p", { class: "empty" }, "No archive is configured."));
   return panel(
     "Archive",
     facts([

@@ -1,4 +1,4 @@
-// Log-in form: a token, or a user and a password. Credentials are stored only after the broker has accepted them.
+// Log-in form: a token, or a user and a password. Credentials are kept only if the broker accepts them.
 
 import { Refused, credentials, get } from "../api.js";
 import { el, fill } from "../dom.js";
