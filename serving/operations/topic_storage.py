@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.runtime.limits import READ_CHUNK_BYTES
 from quire.serving.model.internal_info import (
     CursorInfo,
     LedgerInfo,
@@ -25,13 +23,12 @@ from quire.serving.registry.offload_requests import OffloadRequests
 from quire.serving.registry.offloading import Offloading
 from quire.serving.registry.registry import Registry
 from quire.serving.registry.topic_loader import subscriptions_of
-from quire.serving.subscription.analysis import analyze
+from quire.serving.subscription.analysis import Slots, analyze
 from quire.serving.subscription.counting import runs_of
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.topic.lifecycle import upkeep
 from quire.serving.topic.topic import PersistentTopic
 from quire.wire import topic_name
-from quire.wire.block import Buffer
 
 IN_ORDER = ("RUNNING", "ERROR", "SUCCESS")
 """Statuses of partitions: the first one found is the status of the partitioned topic."""
@@ -115,8 +112,9 @@ class TopicStorage:
             found = subscriptions_of(opened).get(name)
             if found is None:
                 raise NotFound(f"topic {one} has no subscription {name}")
-            clock, read = opened.round_state.services.clock, partial(_read_in_turn, opened)
-            return await analyze(opened.log, found.cursor, start or EARLIEST, clock, read)
+            services = opened.round_state.services
+            slots = Slots(services.slices, services.time_searches)
+            return await analyze(opened.log, found.cursor, start or EARLIEST, services.clock, slots)
 
         if start is not None:
             await self._fan_out.refuse_parent(topic, "analyzing a backlog from an entry on")
@@ -174,14 +172,6 @@ async def _trim(topic: PersistentTopic) -> int:
     if topic.log.dedup is not None:
         await topic.log.dedup.save_snapshot()  # otherwise entries after the last snapshot would be kept
     return await upkeep.trim(topic)
-
-
-async def _read_in_turn(topic: PersistentTopic, position: Position) -> Sequence[Buffer]:
-    """Read a chunk of blocks in the turns and slots of searches."""
-    log, services = topic.log, topic.round_state.services
-    await services.slices.turn()  # reads of sealed segments also take the loop's time
-    async with services.time_searches:
-        return log.cached(position) or await log.read(position, READ_CHUNK_BYTES)
 
 
 def _cursor_info(cursor: Cursor) -> CursorInfo:

@@ -6,19 +6,21 @@ blocks only. So an operator can compare both. Limits on entries and time bound t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
 
 from pyroaring import BitMap
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
+from quire.runtime.limits import READ_CHUNK_BYTES
+from quire.runtime.slices import Slices
 from quire.serving.model.ports import Position, TopicPort
 from quire.serving.model.statistics import BacklogAnalysis
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.wire import block
-from quire.wire.block import Buffer
 
 ENTRIES_MAX: Final = 10_000
 """Maximum number of entries per request, Pulsar's default."""
@@ -27,12 +29,15 @@ SCAN_S: Final = 20.0
 """Time limit, in seconds; shorter than the time-out of requests between brokers."""
 
 
-Read = Callable[[Position], Awaitable[Sequence[Buffer]]]
-"""Function that reads a chunk of blocks from a position on."""
+class Slots(NamedTuple):
+    """Limits on reads, which all searches of a broker share."""
+
+    slices: Slices
+    reads: asyncio.Semaphore
 
 
 async def analyze(
-    topic: TopicPort, cursor: Cursor, start: Position, clock: Clock, read: Read
+    topic: TopicPort, cursor: Cursor, start: Position, clock: Clock, slots: Slots
 ) -> BacklogAnalysis:
     """Count the unacknowledged entries and messages from `start` on.
 
@@ -41,7 +46,7 @@ async def analyze(
     entries = messages = 0
     first = last = ""
     end_s = clock.monotonic() + SCAN_S
-    async for view, inside in _backlog(topic, cursor, start, read):
+    async for view, inside in _backlog(topic, cursor, start, slots):
         if clock.monotonic() >= end_s or (inside and entries == ENTRIES_MAX):
             return BacklogAnalysis.of(entries, messages, first, last, aborted=True)
         if not inside:
@@ -57,7 +62,7 @@ async def analyze(
 
 
 async def _backlog(
-    topic: TopicPort, cursor: Cursor, start: Position, read: Read
+    topic: TopicPort, cursor: Cursor, start: Position, slots: Slots
 ) -> AsyncIterator[tuple[BlockView, BitMap]]:
     """Yield each block that is read, and its unacknowledged entries: none of a blank block, whose entries are lost."""
     least = max(start.ledger_id, cursor.mark_delete.ledger_id)
@@ -68,7 +73,9 @@ async def _backlog(
         left = cursor.unacknowledged(segment.ledger_id, BitMap(range(first, segment.last_entry + 1)))
         while left:
             position = Position(segment.ledger_id, left.min())
-            found = await read(position)
+            await slots.slices.turn()  # reads of sealed segments also take the loop's time
+            async with slots.reads:
+                found = topic.cached(position) or await topic.read(position, READ_CHUNK_BYTES)
             if not found:
                 raise NotFound(f"topic {topic.name} has no block at {position}, although it was confirmed")
             for buffer in found:
