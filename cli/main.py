@@ -54,6 +54,9 @@ SUBCOMMANDS = {
     "help": "Print the help of a command.",
 }
 
+ON_STORES = ("rescue", "wal", "stores")
+"""Commands without settings or a broker that take the addresses of stores from the environment."""
+
 
 class _LazyGroup(click.Group):
     def resolve_command(
@@ -86,7 +89,8 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(quire.__version__, prog_name="quire")
 @profile.context_option
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Run and administer Quire, a pub-sub system with separate compute and storage, for Pulsar clients and Spark.
 
     \b
@@ -95,6 +99,10 @@ def cli() -> None:
       quire topics --help
       quire --context prod topics list
     """
+    if context.invoked_subcommand in ON_STORES:
+        from quire.cli.variables import refuse_unknown_variables
+
+        refuse_unknown_variables()
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ import click
 from quire.cli.noun import json_option
 from quire.cli.output import Answer, Found, Shown
 from quire.cli.progress import phases
-from quire.cli.variables import refuse_unknown_variables
 from quire.identity import guard
 from quire.identity.marker import put_marker
 from quire.identity.place import Place
@@ -69,7 +68,6 @@ def command() -> None:
       quire rescue metadata --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix
       quire rescue metadata --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
     """
-    refuse_unknown_variables()
 
 
 @command.command("metadata")

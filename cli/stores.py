@@ -14,7 +14,6 @@ import click
 
 from quire.cli.noun import json_option
 from quire.cli.output import Answer, Table
-from quire.cli.variables import refuse_unknown_variables
 from quire.identity.marker import read_marker
 from quire.identity.stores import StoreRole, enter_store
 from quire.metadata.cluster import find_cluster
@@ -37,7 +36,6 @@ def command() -> None:
       quire stores list --metadata zk://zookeeper:2181/quire
       quire stores adopt archive s3://bucket/new-prefix --metadata zk://zookeeper:2181/quire
     """
-    refuse_unknown_variables()
 
 
 @command.command("list")

@@ -17,7 +17,6 @@ import msgspec
 
 from quire.cli.noun import json_option
 from quire.cli.output import Answer, Found, Table, size
-from quire.cli.variables import refuse_unknown_variables
 from quire.identity.place import Place
 from quire.identity.stores import StoreRole
 from quire.metadata.cluster import find_cluster
@@ -42,7 +41,6 @@ def command() -> None:
       quire wal list --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
       quire wal verify --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix
     """
-    refuse_unknown_variables()
 
 
 Work = Callable[..., Awaitable[Answer]]
