@@ -334,8 +334,7 @@ def test_a_server_says_one_line_what_to_do_first_and_stops_within_5_s(tmp_path: 
             assert b"quire_bookie_journal_groups_total" in answer.read()
         hint = [line.strip() for line in running.log.read_text().splitlines() if line.startswith("    ")]
         ran = [
-            subprocess.run(["sh", "-c", _here(line)], capture_output=True, text=True, timeout=30)
-            for line in hint
+            subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30) for line in hint
         ]
         assert [one.returncode for one in ran] == [0, 0], [one.stderr for one in ran]
         assert ran[1].stdout == "Hello, Quire\n"
@@ -344,14 +343,6 @@ def test_a_server_says_one_line_what_to_do_first_and_stops_within_5_s(tmp_path: 
         rest, _ = running.process.communicate(timeout=30)
         assert time.monotonic() - began < 5.0
         assert rest == "" and running.process.returncode == 0
-
-
-def _here(line: str) -> str:
-    """The command as typed, with the interpreter's own `quire` in place of the one that was started."""
-    words = line.split(" ")
-    at = words.index("produce") if "produce" in words else words.index("consume")
-    words[at - 1] = f"{sys.executable} -m quire"
-    return " ".join(words)
 
 
 def test_permissions_without_a_security_file_are_explained_in_one_sentence() -> None:

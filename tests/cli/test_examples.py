@@ -25,6 +25,8 @@ def commands(command: click.Command = cli, path: tuple[str, ...] = ("quire",)) -
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None
+            if inner.hidden:  # not for users
+                continue
             yield from commands(inner, (*path, name))
 
 
