@@ -47,5 +47,5 @@ def test_without_java_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_pyspark_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_server, "find_spec", lambda _: None)
-    with pytest.raises(ConfigurationError, match="install pyspark"):
+    with pytest.raises(ConfigurationError, match=r"pip install .*\[spark\]"):
         classpath()
