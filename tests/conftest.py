@@ -28,7 +28,7 @@ hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("random", derandomize=False)
 hypothesis.settings.load_profile("repeatable")
 
-HELD_TO_TIMES = ("tests/cluster/", "tests/zookeeper/")
+HELD_TO_TIMES = ("tests/cluster/", "tests/zookeeper/", "tests/chaos/test_hostile_http.py")
 TRIES = 3
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM of a test ends before a second compiler and a parallel collector pay off: they cost Spark's a third more."""
