@@ -56,7 +56,7 @@ def test_the_sdist_and_the_wheel_have_every_file_of_every_room_and_no_test(packe
 
 @pytest.fixture(params=["an empty directory", "the clone"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where people may stand: a clone has a folder `quire` as well."""
+    """Directories in which people may run it: a clone has a folder `quire` as well."""
     return ROOT if request.param == "the clone" else tmp_path
 
 

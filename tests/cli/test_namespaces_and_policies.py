@@ -213,7 +213,7 @@ def test_limits_are_policies_too(namespace: str) -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """What the shell offers for the last of `words`."""
+    """Return what the shell offers for the last of `words`."""
     shell = ShellComplete(cli, {}, "quire", "_QUIRE_COMPLETE")
     return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 

@@ -44,7 +44,7 @@ async def opened(port: int, source: str = "127.0.0.1") -> Connection:
 
 
 async def ask(connection: Connection, more: str = "") -> bool:
-    """Whether it is answered; else the connection was closed."""
+    """Return whether the request was answered; otherwise the connection was closed."""
     reader, writer = connection
     writer.write(f"GET / HTTP/1.1\r\nHost: here\r\n{more}\r\n".encode())
     try:

@@ -13,7 +13,7 @@ import pytest
 from tests.spark_source.conftest import Server
 
 TIMEOUT_S = 800
-"""Of the whole tour. It took 170 s on a machine with much other work."""
+"""Timeout of the whole tour, which took 170 s on a machine with much other work."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(TIMEOUT_S + 60)]
 

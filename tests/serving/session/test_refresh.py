@@ -147,7 +147,7 @@ async def test_nothing_is_taken_before_connect_where_nobody_logs_in(house: Broke
 
 
 async def test_a_proxys_session_is_not_asked_for_new_credentials(broker: Broker) -> None:
-    """They would be its own: of the client that it speaks for it knows nothing new."""
+    """New credentials would be those of the proxy, and would say nothing new of its client."""
     body = pb.CommandConnect(
         client_version="proxy",
         auth_method_name="token",

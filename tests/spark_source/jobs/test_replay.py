@@ -172,7 +172,7 @@ async def test_killed_at_any_step_it_is_finished_by_the_next(
 async def test_a_run_goes_on_though_the_topic_was_given_partitions(
     topic: Any, target: Target, out: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    """Of as many as the source and of others: rows go where the first call would have sent them."""
+    """Targets with as many partitions as the source, and others: each row goes where the first call sent it."""
     topic.topics[TOPIC], topic.topics[f"{TOPIC}-partition-0"] = 1, topic.topics[TOPIC]
     admin, path = Admin(target.url), "/admin/v2/persistent/public/default/again/partitions"
     await in_thread(lambda: admin.put(path, partitions))
